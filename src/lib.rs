@@ -1,0 +1,31 @@
+//! Quorate: a replicated, multi-version key-value store that speaks the etcd
+//! v3.7 API. This file is the map; `ARCHITECTURE.md` is the guide.
+//!
+//! Imports point down only (checked by `tests/house.rs`):
+//!
+//! | floor | room |
+//! |---|---|
+//! | 8 | `bin/` |
+//! | 7 | [`server`], [`ctl`] |
+//! | 6 | [`api`], [`client`] |
+//! | 5 | [`replica`] |
+//! | 4 | [`store`] |
+//! | 3 | [`machine`] |
+//! | 2 | [`mvcc`], [`members`], [`log`] |
+//! | 1 | [`pagefile`] |
+//! | 0 | [`env`], `quorate_proto` |
+
+pub mod api;
+pub mod client;
+pub mod ctl;
+pub mod env;
+pub mod log;
+pub mod machine;
+pub mod members;
+pub mod mvcc;
+pub mod pagefile;
+pub mod replica;
+pub mod server;
+pub mod store;
+
+pub use quorate_proto as proto;
