@@ -1,0 +1,1 @@
+//! See the owner's notes.
