@@ -1,1 +1,83 @@
-//! See the owner's notes.
+//! `quoratectl`: etcdctl's commands, flags, layouts and exit codes.
+//!
+//! Talks to members through [`crate::client`] only. **Never** touches the disk
+//! of a running member.
+
+mod args;
+pub mod bench;
+mod endpoint;
+mod failure;
+mod kv;
+mod member;
+mod printer;
+mod quote;
+mod txn;
+
+use crate::client::{Client, ClientOptions};
+use crate::env::Env;
+use args::{Cli, Command, Global};
+use clap::{CommandFactory, FromArgMatches};
+use failure::Failure;
+use std::ffi::OsString;
+
+/// What a command needs: the global flags, the world, a client.
+pub(crate) struct Session {
+    pub global: Global,
+    pub env: Env,
+    pub format: printer::Format,
+}
+
+impl Session {
+    /// A client over all endpoints of the flags.
+    fn client(&self) -> Client {
+        self.client_of(self.global.endpoints())
+    }
+
+    fn client_of(&self, endpoints: Vec<String>) -> Client {
+        let options = ClientOptions {
+            dial_timeout: self.global.dial_timeout,
+            call_timeout: self.global.command_timeout,
+            ..ClientOptions::default()
+        };
+        Client::new(endpoints, options, self.env.clone())
+    }
+}
+
+/// Runs one command line (the program's name first); returns the exit code.
+pub async fn run(args: Vec<OsString>, env: Env) -> i32 {
+    let parsed = Cli::command().try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
+        Ok(cli) => cli,
+        Err(error) => return args::report(&error),
+    };
+    let outcome = match printer::Format::parse(&cli.global.write_out) {
+        Ok(format) => command(cli.command, Session { global: cli.global, env, format }).await,
+        Err(failure) => Err(failure),
+    };
+    match outcome {
+        Ok(()) => 0,
+        Err(failure) => {
+            if let Some(text) = &failure.text {
+                eprintln!("Error: {text}");
+            }
+            failure.exit_code
+        }
+    }
+}
+
+async fn command(command: Command, session: Session) -> Result<(), Failure> {
+    match command {
+        Command::Get(get) => kv::get(&session, get).await,
+        Command::Put(put) => kv::put(&session, put).await,
+        Command::Del(del) => kv::del(&session, del).await,
+        Command::Txn(txn) => txn::run(&session, txn).await,
+        Command::Compaction(compaction) => kv::compaction(&session, compaction).await,
+        Command::Endpoint(endpoint) => endpoint::run(&session, endpoint).await,
+        Command::Member(member) => member::run(&session, member).await,
+        Command::Bench(bench) => bench::run(&session.global.endpoints(), bench, &session.env).await,
+        Command::Version => {
+            println!("quoratectl version: {}\nAPI version: 3.7", env!("CARGO_PKG_VERSION"));
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The store as pages: for a peer, and for HashKV.
+
+use super::{Error, Position, ReadError, Shared, Store, kind};
+use crate::mvcc::{self, HashKv, Pages};
+use crate::pagefile::{PageNumber, PageReader};
+use bytes::Bytes;
+use quorate_proto::{etcdserverpb as pb, quorate::v1::SnapshotPage};
+use std::sync::Arc;
+
+/// Streams every record up to one commit; the last page is its mark.
+pub struct SnapshotReader {
+    pub position: Position,
+    pub pages: u64,
+    reader: PageReader,
+    /// Oldest first.
+    numbers: std::vec::IntoIter<PageNumber>,
+}
+
+impl SnapshotReader {
+    /// The next page; `None` at the end. Fails when the store has dropped the
+    /// page meanwhile: take a new snapshot then.
+    pub async fn next(&mut self) -> Result<Option<SnapshotPage>, Error> {
+        let Some(number) = self.numbers.next() else { return Ok(None) };
+        let page = self.reader.read(number).await?;
+        assert_eq!(page.number, number, "a page says which one it is");
+        Ok(Some(SnapshotPage { kind: u32::from(page.kind), payload: page.payload }))
+    }
+}
+
+impl Shared {
+    /// A record page wherever it is.
+    async fn page(&self, reader: &PageReader, number: PageNumber) -> Result<Bytes, crate::pagefile::Error> {
+        match self.cache.get(number) {
+            Some(payload) => Ok(payload),
+            None => Ok(reader.read(number).await?.payload),
+        }
+    }
+}
+
+impl Store {
+    /// The store as of its last durable commit.
+    pub async fn snapshot(&self) -> Result<SnapshotReader, Error> {
+        let reader = self.shared.reader.read().expect("no panic while the reader is locked").clone();
+        let (mut numbers, mark, position) = {
+            let layout = self.shared.layout();
+            let Some((mark, position)) = layout.committed.clone() else {
+                return Err(Error::Snapshot("nothing is committed yet".into()));
+            };
+            let end = layout.records.partition_point(|page| *page < mark);
+            (layout.records[..end].to_vec(), mark, position)
+        };
+        numbers.push(mark);
+        Ok(SnapshotReader { position, pages: numbers.len() as u64, reader, numbers: numbers.into_iter() })
+    }
+
+    /// HashKV at `revision` (0 = current), as etcd computes it (C9, C10).
+    pub async fn hash_kv(&self, revision: i64) -> Result<pb::HashKvResponse, ReadError> {
+        let shared: &Arc<Shared> = &self.shared;
+        let reader = shared.reader.read().expect("no panic while the reader is locked").clone();
+        let (current, compacted, at, numbers, open) = {
+            let state = shared.state();
+            let (current, compacted) = (state.revision(), state.compacted());
+            let at = if revision == 0 { current } else { revision };
+            if at > current {
+                return Err(mvcc::Error::FutureRevision.into());
+            }
+            if at > 0 && at < compacted {
+                return Err(mvcc::Error::Compacted.into());
+            }
+            // The open page is copied while the list of pages stands still.
+            (current, compacted, at, shared.layout().records.clone(), state.open_page())
+        };
+        let mut hash = HashKv::new(at, compacted);
+        for number in numbers {
+            let payload = shared.page(&reader, number).await?;
+            hash.feed(&payload, &shared.state());
+        }
+        hash.feed(&open, &shared.state());
+        if shared.state().compacted() != compacted && at > 0 && at < shared.state().compacted() {
+            return Err(mvcc::Error::Compacted.into());
+        }
+        Ok(pb::HashKvResponse {
+            header: Some(pb::ResponseHeader { revision: current, ..Default::default() }),
+            hash: hash.finish(),
+            compact_revision: compacted,
+            hash_revision: at,
+        })
+    }
+}
+
+/// Kinds are stored; what a peer sends must mean the same here.
+const _: () = assert!(kind::RECORDS == 1 && kind::MARK == 2);
