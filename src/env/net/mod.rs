@@ -8,11 +8,15 @@
 
 mod channel;
 mod deadline;
+#[cfg(all(test, not(madsim)))]
+pub(crate) mod fake;
 mod http_server;
 #[cfg(madsim)]
 pub mod links;
 mod listener;
 mod stream;
+#[cfg(all(test, not(madsim)))]
+mod tests;
 mod trouble;
 mod upload;
 

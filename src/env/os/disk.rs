@@ -2,10 +2,10 @@
 //!
 //! **Promises** what [`crate::env::disk`] asks for: an operation is under way
 //! when its method returns, and those on one file keep their order (each file
-//! is a [`Strand`]). Reads are the exception that no one can see: while no
-//! change of the file is pending they need no order, so they do not queue
-//! behind its sync; what the page cache holds is read at once, without a
-//! thread. **Never** a second try after an error.
+//! is a [`Strand`]). Reads are the exception that no one can see: bytes that
+//! were written before do not change while no change is pending, so reading
+//! them does not queue behind the file's sync, and what the page cache holds is
+//! read at once, without a thread. **Never** a second try after an error.
 
 use super::pool::{Pool, Strand};
 use crate::env::disk::{Disk, File, Io, Lock, Name, Open};
@@ -74,9 +74,13 @@ impl Disk for OsDisk {
         self.on_names(move || {
             let mut options = fs::OpenOptions::new();
             options.read(true).write(true).create_new(how == Open::New).mode(FILE_MODE);
-            let file = Shared::new(options.open(path)?);
-            Ok(Arc::new(OsFile { shared: Arc::new(file), strand: Strand::new(pool.clone()), pool })
-                as Arc<dyn File>)
+            let file = options.open(path)?;
+            let length = file.metadata()?.len();
+            Ok(Arc::new(OsFile {
+                shared: Arc::new(Shared::new(file, length)),
+                strand: Strand::new(pool.clone()),
+                pool,
+            }) as Arc<dyn File>)
         })
     }
 
@@ -163,19 +167,20 @@ struct Shared {
     reads_inline: AtomicBool,
 }
 
-#[derive(Default)]
 struct Pending {
     /// Changes of content or length, submitted and not done. A sync is none.
     changes: usize,
     /// Reads under way outside the strand.
     reads: usize,
+    /// Below this byte the file holds what was written; no append touches that again (I5).
+    written: u64,
 }
 
 impl Shared {
-    fn new(file: fs::File) -> Shared {
+    fn new(file: fs::File, written: u64) -> Shared {
         Shared {
             file,
-            pending: Mutex::default(),
+            pending: Mutex::new(Pending { changes: 0, reads: 0, written }),
             no_reads: Condvar::new(),
             reads_inline: AtomicBool::new(true),
         }
@@ -279,12 +284,18 @@ impl File for OsFile {
     }
 
     fn append(&self, at: u64, data: Vec<Bytes>) -> Io<()> {
-        self.change(move |shared| shared.write(at, &data))
+        let end = at + data.iter().map(|bytes| bytes.len() as u64).sum::<u64>();
+        self.change(move |shared| {
+            shared.write(at, &data)?;
+            let mut pending = shared.pending();
+            pending.written = pending.written.max(end);
+            Ok(())
+        })
     }
 
     fn read_at(&self, at: u64, length: usize) -> Io<Bytes> {
         let mut pending = self.shared.pending();
-        if pending.changes > 0 {
+        if pending.changes > 0 || at.saturating_add(length as u64) > pending.written {
             drop(pending);
             return self.ordered(move |shared| shared.read(at, length));
         }
@@ -317,6 +328,9 @@ impl File for OsFile {
         self.change(move |shared| {
             // The one change that takes away what a read submitted before must still see.
             shared.await_reads(&pool);
+            let mut pending = shared.pending();
+            pending.written = pending.written.min(length);
+            drop(pending);
             shared.file.set_len(length)
         })
     }
@@ -346,5 +360,181 @@ impl Shared {
         if pending.reads == 0 {
             self.no_reads.notify_all();
         }
+    }
+}
+
+#[cfg(all(test, not(madsim)))]
+mod tests {
+    use super::*;
+    use futures::future::join_all;
+
+    /// A directory of its own under the system's temporary one, removed at the end.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Scratch {
+            let path = std::env::temp_dir().join(format!("quorate-os-disk-{}-{name}", std::process::id()));
+            drop(fs::remove_dir_all(&path));
+            fs::create_dir(&path).unwrap();
+            Scratch(path)
+        }
+
+        fn join(&self, name: &str) -> PathBuf {
+            self.0.join(name)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            drop(fs::remove_dir_all(&self.0));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_appended_can_be_read() {
+        let scratch = Scratch::new("append");
+        let disk = OsDisk::new(2);
+        let file = disk.open(&scratch.join("a"), Open::New).await.unwrap();
+        let parts = vec![Bytes::new(), "ab".into(), Bytes::new(), "cde".into(), Bytes::new()];
+        file.append(0, parts).await.unwrap();
+        file.append(5, vec![]).await.unwrap();
+        file.append(5, vec!["f".into()]).await.unwrap();
+        file.sync_data().await.unwrap();
+        assert_eq!(file.length().await.unwrap(), 6);
+        let check = async |at, length, expected: &str| {
+            assert_eq!(file.read_at(at, length).await.unwrap(), expected, "{length} bytes from {at}");
+        };
+        check(0, 6, "abcdef").await;
+        check(1, 3, "bcd").await;
+        check(4, 100, "ef").await;
+        check(6, 10, "").await;
+        check(1_000, 10, "").await;
+        check(2, 0, "").await;
+        // More buffers than one system call takes.
+        let many: Vec<Bytes> = (0..3_000u32).map(|n| Bytes::from(n.to_le_bytes().to_vec())).collect();
+        file.append(6, many.clone()).await.unwrap();
+        assert_eq!(file.read_at(6, 12_000).await.unwrap(), many.concat());
+        let long = Bytes::from(vec![9; 3 * INLINE_READ_BYTES_MAX]);
+        file.append(12_006, vec![long.clone()]).await.unwrap();
+        assert_eq!(file.read_at(12_006, long.len()).await.unwrap(), long);
+    }
+
+    /// Submitted together and awaited together: each sees what came before it and nothing after.
+    #[tokio::test]
+    async fn operations_on_a_file_keep_their_order() {
+        for threads in [1, 2, 4] {
+            let scratch = Scratch::new(&format!("order-{threads}"));
+            let disk = OsDisk::new(threads);
+            let mut rounds = Vec::new();
+            for number in 0..4 {
+                let file = disk.open(&scratch.join(&number.to_string()), Open::New).await.unwrap();
+                rounds.push(async move {
+                    for round in 0..40u8 {
+                        let before = file.read_at(0, 1 << 10);
+                        let written = file.append(0, vec![vec![round; 1_000].into()]);
+                        let synced = file.sync_data();
+                        let after = file.read_at(0, 1 << 10);
+                        let cut = file.truncate(500);
+                        let short = file.read_at(0, 1 << 10);
+                        let length = file.length();
+                        let gone = file.truncate(0);
+                        assert_eq!(before.await.unwrap(), "");
+                        written.await.unwrap();
+                        synced.await.unwrap();
+                        assert_eq!(after.await.unwrap(), vec![round; 1_000]);
+                        cut.await.unwrap();
+                        assert_eq!(short.await.unwrap(), vec![round; 500]);
+                        assert_eq!(length.await.unwrap(), 500);
+                        gone.await.unwrap();
+                    }
+                });
+            }
+            join_all(rounds).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_read_under_way_is_not_cut_short() {
+        let scratch = Scratch::new("cut");
+        let disk = OsDisk::new(1);
+        let file = disk.open(&scratch.join("a"), Open::New).await.unwrap();
+        let long = Bytes::from(vec![3; 4 * INLINE_READ_BYTES_MAX]);
+        for _ in 0..20 {
+            file.append(0, vec![long.clone()]).await.unwrap();
+            let (synced, read) = (file.sync_data(), file.read_at(0, long.len()));
+            let cut = file.truncate(0);
+            synced.await.unwrap();
+            assert_eq!(read.await.unwrap().len(), long.len());
+            cut.await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_dropped_future_undoes_nothing() {
+        let scratch = Scratch::new("dropped");
+        let disk = OsDisk::new(2);
+        let file = disk.open(&scratch.join("a"), Open::New).await.unwrap();
+        drop(file.append(0, vec!["abc".into()]));
+        assert_eq!(file.read_at(0, 3).await.unwrap(), "abc");
+    }
+
+    #[tokio::test]
+    async fn names() {
+        let scratch = Scratch::new("names");
+        let disk = OsDisk::new(2);
+        let kind = |result: io::Result<()>| result.unwrap_err().kind();
+        let opened = |result: io::Result<Arc<dyn File>>| result.map(drop);
+        disk.make_dir(&scratch.join("d/e")).await.unwrap();
+        disk.make_dir(&scratch.join("d/e")).await.unwrap();
+        let file = disk.open(&scratch.join("d/b"), Open::New).await.unwrap();
+        disk.open(&scratch.join("d/a"), Open::New).await.unwrap();
+        let again = disk.open(&scratch.join("d/a"), Open::New).await;
+        assert_eq!(kind(opened(again)), io::ErrorKind::AlreadyExists);
+        let missing = disk.open(&scratch.join("d/c"), Open::Existing).await;
+        assert_eq!(kind(opened(missing)), io::ErrorKind::NotFound);
+        let list = async |path: &str| {
+            let names = disk.list_dir(&scratch.join(path)).await?;
+            Ok::<_, io::Error>(names.into_iter().map(|name| (name.name, name.is_dir)).collect::<Vec<_>>())
+        };
+        let name = |text: &str, is_dir| (text.to_owned(), is_dir);
+        assert_eq!(list("d").await.unwrap(), [name("a", false), name("b", false), name("e", true)]);
+        assert_eq!(list("nowhere").await.unwrap_err().kind(), io::ErrorKind::NotFound);
+        disk.rename(&scratch.join("d/b"), &scratch.join("d/a")).await.unwrap();
+        disk.sync_dir(&scratch.join("d")).await.unwrap();
+        assert_eq!(list("d").await.unwrap(), [name("a", false), name("e", true)]);
+        assert_eq!(kind(disk.remove_dir(&scratch.join("d")).await), io::ErrorKind::DirectoryNotEmpty);
+        disk.remove(&scratch.join("d/a")).await.unwrap();
+        disk.remove_dir(&scratch.join("d/e")).await.unwrap();
+        assert_eq!(list("d").await.unwrap(), []);
+        // An open handle outlives its name.
+        file.append(0, vec!["x".into()]).await.unwrap();
+        assert_eq!(file.read_at(0, 1).await.unwrap(), "x");
+    }
+
+    #[tokio::test]
+    async fn reserved_space_is_there_and_zero() {
+        let scratch = Scratch::new("reserve");
+        let disk = OsDisk::new(1);
+        assert!(disk.free_space(&scratch.0).await.unwrap() > 1 << 20);
+        let file = disk.open(&scratch.join("a"), Open::New).await.unwrap();
+        file.append(0, vec!["abc".into()]).await.unwrap();
+        file.preallocate(10_000).await.unwrap();
+        file.preallocate(100).await.unwrap(); // Never shorter.
+        file.preallocate(0).await.unwrap();
+        assert_eq!(file.length().await.unwrap(), 10_000);
+        let read = file.read_at(0, 20_000).await.unwrap();
+        assert_eq!(&read[..3], b"abc");
+        assert!(read.len() == 10_000 && read[3..].iter().all(|byte| *byte == 0));
+    }
+
+    #[tokio::test]
+    async fn a_lock_is_held_once() {
+        let scratch = Scratch::new("lock");
+        let disk = OsDisk::new(1);
+        let lock = disk.lock(&scratch.join("lock")).await.unwrap();
+        let refused = disk.lock(&scratch.join("lock")).await.map(drop).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+        drop(lock);
+        drop(disk.lock(&scratch.join("lock")).await.unwrap());
     }
 }
