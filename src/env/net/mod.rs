@@ -8,14 +8,16 @@
 
 mod channel;
 mod deadline;
-#[cfg(all(test, not(madsim)))]
+#[cfg(test)]
+#[cfg(not(madsim))]
 pub(crate) mod fake;
 mod http_server;
 #[cfg(madsim)]
 pub mod links;
 mod listener;
 mod stream;
-#[cfg(all(test, not(madsim)))]
+#[cfg(test)]
+#[cfg(not(madsim))]
 mod tests;
 mod trouble;
 mod upload;

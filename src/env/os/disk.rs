@@ -363,7 +363,8 @@ impl Shared {
     }
 }
 
-#[cfg(all(test, not(madsim)))]
+#[cfg(test)]
+#[cfg(not(madsim))]
 mod tests {
     use super::*;
     use futures::future::join_all;

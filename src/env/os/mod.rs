@@ -62,7 +62,8 @@ impl Clock for OsClock {
     }
 }
 
-#[cfg(all(test, not(madsim)))]
+#[cfg(test)]
+#[cfg(not(madsim))]
 mod tests {
     use super::*;
 

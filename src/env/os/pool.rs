@@ -132,7 +132,8 @@ fn run(line: &Mutex<Line>) {
     }
 }
 
-#[cfg(all(test, not(madsim)))]
+#[cfg(test)]
+#[cfg(not(madsim))]
 mod tests {
     use super::*;
     use std::sync::mpsc;
