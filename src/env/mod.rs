@@ -11,6 +11,7 @@ pub mod net;
 pub mod os;
 pub mod rng;
 pub mod task;
+pub mod timer;
 pub mod trace;
 
 pub use clock::{Clock, Moment};

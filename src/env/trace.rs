@@ -37,12 +37,17 @@ macro_rules! probe {
     };
 }
 
-/// Adds to the trace hash: `trace!("apply", &bytes)`; not evaluated in production.
+/// Adds to the trace hash: `trace!("apply", &bytes)`, or `trace!("wire", port, &bytes)` with a
+/// number that says where; not evaluated in production.
 #[macro_export]
 macro_rules! trace {
     ($kind:literal, $bytes:expr) => {
         #[cfg(madsim)]
         $crate::env::trace::event($kind, $bytes);
+    };
+    ($kind:literal, $place:expr, $bytes:expr) => {
+        #[cfg(madsim)]
+        $crate::env::trace::event_at($kind, $place, $bytes);
     };
 }
 
@@ -77,7 +82,8 @@ mod simulated {
     /// Starts afresh on this thread.
     pub fn start(keep_lines: bool) {
         TRACE.with_borrow_mut(|trace| {
-            *trace = Trace { hash: 0xcbf2_9ce4_8422_2325, lines: keep_lines.then(Vec::new), ..Trace::default() };
+            *trace =
+                Trace { hash: 0xcbf2_9ce4_8422_2325, lines: keep_lines.then(Vec::new), ..Trace::default() };
         });
     }
 
@@ -100,6 +106,11 @@ mod simulated {
     }
 
     pub fn event(kind: &'static str, bytes: &[u8]) {
+        event_at(kind, 0, bytes);
+    }
+
+    /// An event at a numbered place (a port, a file).
+    pub fn event_at(kind: &'static str, place: u64, bytes: &[u8]) {
         let at = now_ns();
         TRACE.with_borrow_mut(|trace| {
             // Eight bytes a step: every wire byte passes here.
@@ -108,6 +119,7 @@ mod simulated {
                 hash = (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
             };
             step(at);
+            step(place);
             step(bytes.len() as u64);
             for byte in kind.bytes() {
                 step(u64::from(byte));
@@ -122,7 +134,7 @@ mod simulated {
             trace.hash = hash;
             trace.events += 1;
             if let Some(lines) = &mut trace.lines {
-                lines.push(format!("{at} {kind} {} {hash:016x}", bytes.len()));
+                lines.push(format!("{at} {kind} {place} {} {hash:016x}", bytes.len()));
             }
         });
     }
