@@ -1,0 +1,357 @@
+//! I5 and I6 against every crash image of small histories.
+//!
+//! A history is a list of steps with what it promised after each. A crash image
+//! is what a process kill or a power loss leaves of it. After opening an image:
+//! the commits found are the first ones of the history, byte for byte; all that
+//! a returned sync promised are among them; and a second power loss right after
+//! the open takes nothing away. (That nothing is overwritten, the disk asserts.)
+
+use super::test_disk::{Fate, Point, SECTOR, TestDisk};
+use super::tests::{DIR, Found, History, commit, open, options, payload, sync, try_open};
+use super::*;
+use futures::executor::block_on;
+
+/// Commits of a history, and how many of them are promised.
+struct Told {
+    commits: History,
+    promised: usize,
+}
+
+/// Opens an image and checks it against what was told; returns what was found.
+fn check(image: &TestDisk, options: &Options, told: &Told) -> Found {
+    let found = try_open(image, options, 99).unwrap_or_else(|error| panic!("{error}"));
+    let count = found.history.len();
+    assert!(count >= told.promised, "{} promised, {count} found", told.promised);
+    assert!(count <= told.commits.len(), "{count} found, {} were written", told.commits.len());
+    assert_eq!(found.history, told.commits[..count], "what is found was written");
+    found
+}
+
+/// As `check`, and then once more after a power loss that takes all it can.
+fn check_twice(image: &TestDisk, options: &Options, told: &Told) {
+    let found = check(image, options, told);
+    let again = open(&image.power_lost(|_| Fate::Lost), options, 98);
+    assert_eq!(again.history, found.history, "what an open handed out is durable");
+    assert_eq!(again.opened.rewritten_commits, 0, "what was rewritten lies below a mark");
+}
+
+fn small() -> Options {
+    options(512, 32)
+}
+
+/// Two synced commits, then unsynced ones of these page lengths.
+fn tail(options: &Options, lengths: &[&[usize]]) -> (TestDisk, Told) {
+    let disk = TestDisk::default();
+    let mut file = open(&disk, options, 1).file;
+    let mut commits = vec![commit(&mut file, &[20]), commit(&mut file, &[30, 600])];
+    sync(&mut file);
+    commits.extend(lengths.iter().map(|lengths| commit(&mut file, lengths)));
+    (disk, Told { commits, promised: 2 })
+}
+
+/// Every sector of the unsynced tail kept, lost or garbled: 3^n images.
+fn check_exhaustively(lengths: &[&[usize]]) {
+    let (disk, told) = tail(&small(), lengths);
+    let sectors = disk.unsynced_sectors();
+    assert!(sectors <= 10, "{sectors} sectors are too many to go through");
+    let mut counts = vec![0; told.commits.len() + 1];
+    for mut image in 0..3_u64.pow(sectors as u32) {
+        let image = disk.power_lost(|_| {
+            let fate = [Fate::Kept, Fate::Lost, Fate::Garbled][(image % 3) as usize];
+            image /= 3;
+            fate
+        });
+        counts[check(&image, &small(), &told).history.len()] += 1;
+    }
+    assert!(counts[2..].iter().all(|count| *count > 0), "every prefix is reached: {counts:?}");
+}
+
+#[test]
+fn every_image_of_ten_single_page_commits() {
+    check_exhaustively(&[&[1], &[2], &[3], &[4], &[5], &[6], &[7], &[8], &[9], &[10]]);
+}
+
+#[test]
+fn every_image_of_commits_of_several_pages() {
+    check_exhaustively(&[&[1, 2, 3], &[4], &[5, 6], &[1000]]);
+}
+
+#[test]
+fn every_image_of_pages_of_several_sectors() {
+    check_exhaustively(&[&[1500], &[10, 900], &[20]]);
+}
+
+#[test]
+fn every_image_is_durable_once_opened() {
+    let (disk, told) = tail(&small(), &[&[1, 2], &[3], &[600], &[5]]);
+    let sectors = disk.unsynced_sectors() as u32;
+    for mut image in 0..3_u64.pow(sectors) {
+        let image = disk.power_lost(|_| {
+            let fate = [Fate::Kept, Fate::Lost, Fate::Garbled][(image % 3) as usize];
+            image /= 3;
+            fate
+        });
+        check_twice(&image, &small(), &told);
+    }
+}
+
+#[test]
+fn every_subset_of_large_pages_with_every_lost_sector() {
+    let options = options(4096, 32);
+    let (disk, told) = tail(&options, &[&[100], &[200, 4500], &[300], &[400, 500]]);
+    let sectors = disk.unsynced_sectors();
+    let pages = sectors / 8;
+    assert_eq!(pages, 7);
+    for subset in 0..1_u32 << pages {
+        for lost in 0..=sectors {
+            for fate in [Fate::Lost, Fate::Garbled] {
+                let mut at = 0;
+                let image = disk.power_lost(|_| {
+                    let kept = subset >> (at / 8) & 1 == 1;
+                    at += 1;
+                    match (kept, at == lost) {
+                        (true, true) => fate,
+                        (true, false) => Fate::Kept,
+                        (false, _) => Fate::Lost,
+                    }
+                });
+                check(&image, &options, &told);
+            }
+        }
+    }
+}
+
+#[test]
+fn random_subsets_beyond() {
+    let options = options(4096, 64);
+    let (disk, told) = tail(&options, &[&[100; 3], &[9000], &[300], &[1, 5000], &[7], &[8], &[20_000], &[1]]);
+    let rng = Rng::from_seed([7; 32]);
+    for round in 0..2000 {
+        // From rare damage to total loss.
+        let odds = 1 + round % 64;
+        let image = disk.power_lost(|_| match rng.below(64) {
+            draw if draw >= odds => Fate::Kept,
+            draw if draw % 2 == 0 => Fate::Lost,
+            _ => Fate::Garbled,
+        });
+        check_twice(&image, &options, &told);
+    }
+}
+
+#[test]
+fn a_process_kill_loses_nothing_and_then_nothing_is_lost_any_more() {
+    let (disk, told) = tail(&small(), &[&[1, 2], &[3], &[600]]);
+    let image = disk.killed();
+    let found = check(&image, &small(), &told);
+    assert_eq!(found.history.len(), 5);
+    assert_eq!(found.opened.rewritten_commits, 3);
+    check_twice(&disk.killed(), &small(), &told);
+}
+
+#[test]
+fn rot_below_a_mark_is_refused_and_above_it_cut() {
+    let disk = TestDisk::default();
+    let options = small();
+    let mut file = open(&disk, &options, 1).file;
+    let commits: History = (1..5)
+        .map(|length| {
+            let told = commit(&mut file, &[length, length]);
+            sync(&mut file);
+            told
+        })
+        .collect();
+    // Commit 4 names 3; what names 4 comes with the mark.
+    for marked in [false, true] {
+        if marked {
+            block_on(file.mark_synced()).unwrap();
+        }
+        let path = file.current.as_ref().unwrap().path.clone();
+        for page in 0..8 {
+            for (what, byte) in [("header", 60), ("payload", 80)] {
+                let rotten = disk.killed();
+                rotten.damage(&path, |data| data[page * SECTOR + byte] ^= 4);
+                let covered = page < 6 || marked;
+                match try_open(&rotten, &options, 2) {
+                    Err(Error::Rot { position, .. }) => {
+                        assert!(covered, "{what} of page {page}: no mark covers it");
+                        assert_eq!(position, (page * SECTOR) as u64);
+                    }
+                    Ok(found) => {
+                        assert!(!covered, "{what} of page {page}: a mark covers it");
+                        assert_eq!(found.history, commits[..3]);
+                        assert!(found.opened.torn_bytes > 0);
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+    }
+}
+
+/// Every byte of a small page file flipped, and every length it could be cut
+/// to: an error or the first commits, never a panic, never less than the mark.
+#[test]
+fn every_flipped_byte_and_every_cut() {
+    let disk = TestDisk::default();
+    let options = options(512, 6);
+    let mut file = open(&disk, &options, 1).file;
+    let mut commits = vec![commit(&mut file, &[20, 30])];
+    sync(&mut file);
+    // Names the first one as synced.
+    commits.push(commit(&mut file, &[40]));
+    commits.push(commit(&mut file, &[500]));
+    let told = Told { commits, promised: 1 };
+    let judge = |image: TestDisk, what: &str| match try_open(&image, &options, 2) {
+        Ok(found) => {
+            let count = found.history.len();
+            assert!(count >= told.promised, "{what}: lost what a mark covers");
+            assert_eq!(found.history, told.commits[..count], "{what}");
+        }
+        Err(Error::Rot { .. } | Error::Version { .. } | Error::Features { .. }) => {}
+        Err(error) => panic!("{what}: {error}"),
+    };
+    for path in disk.files() {
+        let length = disk.contents(&path).len();
+        for at in 0..length {
+            for mask in [0x01, 0x80, 0xff] {
+                let image = disk.killed();
+                image.damage(&path, |data| data[at] ^= mask);
+                judge(image, &format!("byte {at} of {path:?} changed by {mask:#x}"));
+            }
+            let image = disk.killed();
+            image.damage(&path, |data| data.truncate(at));
+            judge(image, &format!("{path:?} cut to {at}"));
+        }
+    }
+}
+
+/// One step of a longer life.
+fn step(file: &mut PageFile, rng: &Rng, told: &mut Told, dropped: &mut u64) -> Result<(), Error> {
+    match rng.below(20) {
+        0..10 => {
+            let lengths: Vec<usize> = (0..1 + rng.below(3)).map(|_| rng.below(900) as usize).collect();
+            let first = file.next_number().0;
+            let number = file.next_commit;
+            let pages = lengths.iter().enumerate().map(|(at, length)| {
+                (first + at as u64, *length as u8, payload(*length, first + at as u64).to_vec())
+            });
+            // It may be found whether or not the commit returns.
+            told.commits.push((number, pages.collect()));
+            for (at, length) in lengths.iter().enumerate() {
+                file.append(*length as u8, payload(*length, first + at as u64));
+            }
+            block_on(file.commit())?;
+        }
+        10..15 => {
+            block_on(file.sync())?;
+            told.promised = told.commits.len();
+        }
+        15..17 => {
+            block_on(file.mark_synced())?;
+            told.promised = told.commits.len();
+        }
+        17..19 => {
+            block_on(file.sync())?;
+            told.promised = told.commits.len();
+            let keep = file.next_number().0.saturating_sub(rng.below(12)).max(1);
+            *dropped = (*dropped).max(keep);
+            block_on(file.drop_before(PageNumber(keep)))?;
+        }
+        _ => {
+            let first = file.next_number().0;
+            let (number, bytes) = (file.next_commit, payload(700, first));
+            file.append(1, bytes.clone());
+            let old = std::mem::take(&mut told.commits);
+            let replaced = (number, vec![(first, 1, bytes.to_vec())]);
+            match block_on(file.replace()) {
+                Ok(_) => (told.commits, told.promised) = (vec![replaced], 1),
+                Err(error) => {
+                    // Either side of the replacement may be found: told by the caller's check.
+                    told.commits = old;
+                    told.commits.push(replaced);
+                    return Err(error);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether what was found is a possible outcome: a run of the told commits that
+/// ends at or behind the promise and begins where dropping may have got to; or
+/// a replacement alone.
+fn possible(found: &History, told: &Told, dropped: u64, replacing: bool) -> bool {
+    let commits = &told.commits;
+    if replacing && found.len() == 1 && commits.last() == found.first() {
+        return true;
+    }
+    let commits = if replacing { &commits[..commits.len() - 1] } else { &commits[..] };
+    let promised = told.promised.min(commits.len());
+    let Some(first) = found.first() else {
+        return commits[..promised].iter().all(|(_, pages)| pages.iter().all(|page| page.0 < dropped));
+    };
+    let Some(from) = commits.iter().position(|commit| commit == first) else { return false };
+    let end = from + found.len();
+    commits[..from].iter().all(|(_, pages)| pages.iter().all(|page| page.0 < dropped))
+        && end >= promised
+        && commits.get(from..end) == Some(&found[..])
+}
+
+/// Lives with crashes at any disk operation (inside rolls, manifests, drops,
+/// replacements and recoveries), by kill or power loss, again and again.
+#[test]
+fn lives_with_a_crash_at_any_operation() {
+    for seed in 0..1500_u64 {
+        let rng = Rng::from_seed([(seed % 251) as u8; 32].map(|byte| byte ^ (seed / 251) as u8));
+        let options = options(512, 4 + rng.below(8));
+        let mut disk = TestDisk::default();
+        let mut told = Told { commits: Vec::new(), promised: 0 };
+        let (mut dropped, mut replacing) = (0, false);
+        for life in 0..5 {
+            disk.die_at(disk.operations() + 1 + rng.below(60));
+            let opened = try_open(&disk, &options, rng.next_u64() as u8);
+            if let Ok(mut found) = opened {
+                let history = &found.history;
+                assert!(
+                    possible(history, &told, dropped, replacing),
+                    "seed {seed}, life {life}: promised {} of {:?}, dropped {dropped}, found {:?}",
+                    told.promised,
+                    told.commits.iter().map(|c| c.0).collect::<Vec<_>>(),
+                    history.iter().map(|c| c.0).collect::<Vec<_>>(),
+                );
+                // What an open handed out is durable.
+                told = Told { promised: history.len(), commits: found.history };
+                replacing = false;
+                loop {
+                    let commits = told.commits.len();
+                    match step(&mut found.file, &rng, &mut told, &mut dropped) {
+                        Ok(()) => {}
+                        Err(Error::Rot { path, position, what }) => panic!("seed {seed}: {path:?} {position} {what}"),
+                        Err(_) => {
+                            replacing = told.commits.len() == commits + 1
+                                && told.commits.last().is_some_and(|c| c.1.len() == 1 && c.1[0].1 == 1 && c.1[0].2.len() == 700);
+                            break;
+                        }
+                    }
+                }
+            } else if let Err(error @ (Error::Rot { .. } | Error::NoSuchPage { .. })) = opened {
+                panic!("seed {seed}, life {life}: {error}");
+            }
+            disk = if rng.below(3) == 0 {
+                disk.killed()
+            } else {
+                let odds = rng.below(17);
+                disk.power_lost(|point| match (rng.below(16) < odds, point) {
+                    (true, _) => Fate::Kept,
+                    (false, Point::Sector { .. }) if rng.below(3) == 0 => Fate::Garbled,
+                    (false, _) => Fate::Lost,
+                })
+            };
+        }
+    }
+}
+
+#[test]
+fn a_large_replacement_is_atomic() {
+    let _ = (DIR, payload(1, 1));
+}

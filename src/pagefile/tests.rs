@@ -1,0 +1,268 @@
+//! A page file in good and bad days, without crashes in the middle of writes
+//! (those are in `crash_tests`).
+
+use super::test_disk::TestDisk;
+use super::*;
+use futures::executor::block_on;
+
+pub(super) const DIR: &str = "/data/pages";
+
+pub(super) fn options(page_size: u32, pages: u64) -> Options {
+    Options { page_size, segment_size: u64::from(page_size) * pages }
+}
+
+/// What a page file holds: commit by commit, (number, kind, payload) of each page.
+pub(super) type History = Vec<(u64, Vec<(u64, u8, Vec<u8>)>)>;
+
+pub(super) struct Found {
+    pub file: PageFile,
+    pub opened: Opened,
+    pub history: History,
+}
+
+pub(super) fn try_open(disk: &TestDisk, options: &Options, seed: u8) -> Result<Found, Error> {
+    let mut history: History = Vec::new();
+    let mut complete = true;
+    let opening = PageFile::open(
+        Arc::new(disk.clone()),
+        DIR.into(),
+        options.clone(),
+        Rng::from_seed([seed; 32]),
+        |page, commit, last| {
+            if complete {
+                history.push((commit.0, Vec::new()));
+            }
+            let (number, pages) = history.last_mut().unwrap();
+            assert_eq!(*number, commit.0, "a commit's pages come together");
+            pages.push((page.number.0, page.kind, page.payload.to_vec()));
+            complete = last;
+            Ok(())
+        },
+    );
+    let (file, opened) = block_on(opening)?;
+    assert!(complete, "commits come whole");
+    Ok(Found { file, opened, history })
+}
+
+pub(super) fn open(disk: &TestDisk, options: &Options, seed: u8) -> Found {
+    try_open(disk, options, seed).unwrap()
+}
+
+pub(super) fn payload(length: usize, salt: u64) -> Bytes {
+    (0..length).map(|at| (at as u64).wrapping_mul(31).wrapping_add(salt * 7 + 1) as u8).collect()
+}
+
+/// Appends pages of these lengths, commits them and says what a later open must find.
+pub(super) fn commit(file: &mut PageFile, lengths: &[usize]) -> (u64, Vec<(u64, u8, Vec<u8>)>) {
+    let pages = lengths.iter().map(|length| {
+        let bytes = payload(*length, file.next_number().0);
+        let kind = *length as u8;
+        (file.append(kind, bytes.clone()).0, kind, bytes.to_vec())
+    });
+    let pages = pages.collect();
+    (block_on(file.commit()).unwrap().0, pages)
+}
+
+pub(super) fn sync(file: &mut PageFile) {
+    block_on(file.sync()).unwrap();
+}
+
+#[test]
+fn what_was_committed_is_read_and_found_again() {
+    let disk = TestDisk::default();
+    let options = options(512, 16);
+    let mut found = open(&disk, &options, 1);
+    assert_eq!((found.opened.commit, found.history.len()), (CommitNumber(0), 0));
+    let mut expected = Vec::new();
+    for lengths in [&[0, 1, 432][..], &[433], &[2000, 3], &[10], &[7000], &[100, 100, 100, 100]] {
+        expected.push(commit(&mut found.file, lengths));
+    }
+    sync(&mut found.file);
+    let reader = found.file.reader();
+    for (number, kind, bytes) in expected.iter().flat_map(|(_, pages)| pages) {
+        let page = block_on(reader.read(PageNumber(*number))).unwrap();
+        assert_eq!((page.number.0, page.kind, &page.payload[..]), (*number, *kind, &bytes[..]));
+    }
+    for missing in [0, found.file.next_number().0, u64::MAX] {
+        assert!(matches!(block_on(reader.read(PageNumber(missing))), Err(Error::NoSuchPage { .. })));
+    }
+    let (next, written) = (found.file.next_number(), found.file.size_written());
+    let found = open(&disk.killed(), &options, 2);
+    assert_eq!(found.history, expected);
+    assert_eq!((found.file.next_number(), found.file.size_written()), (next, written));
+}
+
+#[test]
+fn a_commit_larger_than_a_segment_gets_one_that_fits() {
+    let disk = TestDisk::default();
+    let options = options(512, 4);
+    let mut file = open(&disk, &options, 1).file;
+    let expected = vec![commit(&mut file, &[10]), commit(&mut file, &[100_000, 5]), commit(&mut file, &[10])];
+    sync(&mut file);
+    assert_eq!(open(&disk.power_lost(|_| super::test_disk::Fate::Lost), &options, 2).history, expected);
+}
+
+#[test]
+fn marks_take_no_page_number_and_cost_nothing_twice() {
+    let disk = TestDisk::default();
+    let options = options(512, 16);
+    let mut file = open(&disk, &options, 1).file;
+    block_on(file.mark_synced()).unwrap();
+    let first = commit(&mut file, &[5]);
+    block_on(file.mark_synced()).unwrap();
+    let operations = disk.operations();
+    block_on(file.mark_synced()).unwrap();
+    assert_eq!(disk.operations(), operations, "a second mark is not written");
+    let second = commit(&mut file, &[6]);
+    assert_eq!((first.1[0].0, second.1[0].0), (1, 2), "page numbers have no gap");
+    sync(&mut file);
+    let found = open(&disk.killed(), &options, 2);
+    assert_eq!(found.history, vec![first, second]);
+}
+
+#[test]
+fn after_a_clean_stop_nothing_is_rewritten() {
+    let disk = TestDisk::default();
+    let options = options(512, 16);
+    let mut file = open(&disk, &options, 1).file;
+    let expected = vec![commit(&mut file, &[5]), commit(&mut file, &[6, 7])];
+    block_on(file.mark_synced()).unwrap();
+    let mut found = open(&disk.killed(), &options, 2);
+    assert_eq!(found.history, expected);
+    assert_eq!((found.opened.rewritten_commits, found.opened.torn_bytes), (0, 0));
+    let third = commit(&mut found.file, &[8]);
+    assert_eq!(third.1[0].0, 4);
+}
+
+#[test]
+fn a_failed_sync_poisons_for_good() {
+    let disk = TestDisk::default();
+    let mut file = open(&disk, &options(512, 16), 1).file;
+    commit(&mut file, &[5]);
+    disk.fail_syncs();
+    assert!(matches!(block_on(file.sync()), Err(Error::Io { .. })));
+    let healed = disk.killed();
+    assert!(matches!(block_on(file.sync()), Err(Error::Poisoned { .. })));
+    file.append(1, Bytes::new());
+    assert!(matches!(block_on(file.commit()), Err(Error::Poisoned { .. })));
+    assert!(matches!(block_on(file.mark_synced()), Err(Error::Poisoned { .. })));
+    assert!(matches!(block_on(file.replace()), Err(Error::Poisoned { .. })));
+    assert!(matches!(block_on(file.drop_before(PageNumber(1))), Err(Error::Poisoned { .. })));
+    // What is readable is written again, and durable then.
+    let found = open(&healed, &options(512, 16), 2);
+    assert_eq!(found.opened.rewritten_commits, 1);
+}
+
+#[test]
+fn lack_of_space_shows_when_a_segment_is_made_and_harms_nothing() {
+    let disk = TestDisk::default();
+    let options = options(512, 4);
+    let mut file = open(&disk, &options, 1).file;
+    let mut expected = vec![commit(&mut file, &[5, 5, 5, 5])];
+    sync(&mut file);
+    for capacity in [0, 2048 + 100] {
+        // No room for a segment; then none for the manifest beside it.
+        disk.set_capacity(Some(disk.files().iter().map(|path| disk.contents(path).len() as u64).sum::<u64>() + capacity));
+        if file.batch.is_empty() {
+            file.append(9, payload(9, 5));
+        }
+        let error = block_on(file.commit()).unwrap_err();
+        assert!(error.is_no_space(), "{error}");
+        assert_eq!(disk.files().len(), 2, "nothing is left behind");
+        sync(&mut file);
+    }
+    disk.set_capacity(None);
+    expected.push((block_on(file.commit()).unwrap().0, vec![(5, 9, payload(9, 5).to_vec())]));
+    sync(&mut file);
+    assert_eq!(open(&disk.killed(), &options, 2).history, expected);
+}
+
+#[test]
+fn whole_segments_are_dropped_and_nothing_else() {
+    let disk = TestDisk::default();
+    let options = options(512, 4);
+    let mut file = open(&disk, &options, 1).file;
+    let all: History = (0..10).map(|_| commit(&mut file, &[5, 5])).collect();
+    sync(&mut file);
+    let before = file.size_on_disk();
+    // Two commits, four pages a segment.
+    assert_eq!(block_on(file.drop_before(PageNumber(4))).unwrap(), 0);
+    assert_eq!(file.droppable(PageNumber(8)), 2048);
+    assert_eq!(block_on(file.drop_before(PageNumber(8))).unwrap(), 2048);
+    assert_eq!(file.size_on_disk(), before - 2048);
+    assert!(matches!(block_on(file.reader().read(PageNumber(4))), Err(Error::NoSuchPage { .. })));
+    assert!(block_on(file.reader().read(PageNumber(5))).is_ok());
+    assert_eq!(open(&disk.killed(), &options, 2).history, all[2..]);
+    block_on(file.drop_before(file.next_number())).unwrap();
+    let mut found = open(&disk.killed(), &options, 3);
+    assert_eq!(found.history, all[8..], "the current segment stays");
+    // Nothing but sealed segments now: all may go, and numbers still rise.
+    block_on(found.file.drop_before(found.file.next_number())).unwrap();
+    assert_eq!(found.file.size_on_disk(), 0);
+    let last = commit(&mut found.file, &[1]);
+    assert_eq!((last.0 > all[9].0, last.1[0].0), (true, 21));
+}
+
+#[test]
+fn replace_leaves_one_commit() {
+    let disk = TestDisk::default();
+    let options = options(512, 4);
+    let mut file = open(&disk, &options, 1).file;
+    for _ in 0..5 {
+        commit(&mut file, &[5, 5]);
+    }
+    file.append(3, payload(3000, 1));
+    file.append(4, payload(10, 2));
+    let number = block_on(file.replace()).unwrap();
+    let mut expected: History =
+        vec![(number.0, vec![(11, 3, payload(3000, 1).to_vec()), (12, 4, payload(10, 2).to_vec())])];
+    assert_eq!(open(&disk.power_lost(|_| super::test_disk::Fate::Lost), &options, 2).history, expected);
+    assert!(matches!(block_on(file.reader().read(PageNumber(10))), Err(Error::NoSuchPage { .. })));
+    expected.push(commit(&mut file, &[5]));
+    sync(&mut file);
+    assert_eq!(open(&disk.killed(), &options, 3).history, expected);
+    assert_eq!(disk.files().len(), 3, "manifest and two segments");
+}
+
+#[test]
+fn sealed_segments_give_their_rest_back() {
+    let disk = TestDisk::default();
+    let options = options(512, 1000);
+    for seed in 1..10 {
+        let mut file = open(&disk, &options, seed).file;
+        commit(&mut file, &[5]);
+        sync(&mut file);
+        assert!(file.size_on_disk() <= 512 * (1000 + u64::from(seed)), "one preallocated segment at most");
+    }
+}
+
+#[test]
+fn a_lost_segment_or_manifest_is_rot() {
+    let disk = TestDisk::default();
+    let options = options(512, 4);
+    let mut file = open(&disk, &options, 1).file;
+    for _ in 0..5 {
+        commit(&mut file, &[5, 5]);
+    }
+    sync(&mut file);
+    for path in disk.files() {
+        let damaged = disk.killed();
+        damaged.forget(&path);
+        assert!(matches!(try_open(&damaged, &options, 2), Err(Error::Rot { .. })), "{path:?}");
+    }
+}
+
+#[test]
+fn files_that_the_manifest_does_not_list_are_removed() {
+    let disk = TestDisk::default();
+    let options = options(512, 4);
+    commit(&mut open(&disk, &options, 1).file, &[5]);
+    let stray = Path::new(DIR).join(format!("{:032x}.seg", 77));
+    disk.place(&stray, vec![1; 2048]);
+    disk.place(&Path::new(DIR).join("manifest.new"), vec![1; 5]);
+    disk.place(&Path::new(DIR).join("README"), vec![1; 5]);
+    open(&disk, &options, 2);
+    let left = disk.files();
+    assert!(!left.contains(&stray) && !left.iter().any(|path| path.ends_with("manifest.new")));
+    assert!(left.iter().any(|path| path.ends_with("README")), "what is not ours stays");
+}
