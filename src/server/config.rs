@@ -103,6 +103,8 @@ impl Default for Config {
 pub enum ConfigError {
     #[error("expected IP in URL for binding ({0})")]
     BindName(Url),
+    #[error("--{0} must name at least one URL")]
+    NoListener(&'static str),
     #[error("unix sockets are not served yet ({0})")]
     UnixSocket(Url),
     #[error("--advertise-client-urls is required when --listen-client-urls is set explicitly")]
@@ -124,8 +126,15 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// Checks what needs neither disk nor network.
-    pub fn verify(&self) -> Result<(), ConfigError> {
+    /// Checks the URLs to bind to.
+    pub fn verify_binding(&self) -> Result<(), ConfigError> {
+        for (urls, flag) in
+            [(&self.listen_peer_urls, "listen-peer-urls"), (&self.listen_client_urls, "listen-client-urls")]
+        {
+            if urls.is_empty() {
+                return Err(ConfigError::NoListener(flag));
+            }
+        }
         for url in self.listen_peer_urls.iter().chain(&self.listen_client_urls) {
             match url.scheme() {
                 Scheme::Unix | Scheme::Unixs => return Err(ConfigError::UnixSocket(url.clone())),
@@ -133,6 +142,12 @@ impl Config {
                 Scheme::Http | Scheme::Https => return Err(ConfigError::BindName(url.clone())),
             }
         }
+        Ok(())
+    }
+
+    /// Checks what needs neither disk nor network.
+    pub fn verify(&self) -> Result<(), ConfigError> {
+        self.verify_binding()?;
         let heartbeat_ms = self.heartbeat_interval.as_millis();
         let election_ms = self.election_timeout.as_millis();
         if heartbeat_ms == 0 {
@@ -189,7 +204,10 @@ impl Config {
     pub fn warnings(&self) -> Vec<String> {
         let mut said = Vec::new();
         if self.name == "default" {
-            said.push("the name 'default' is not set by --name: members of one cluster need different names".to_owned());
+            said.push(
+                "the name 'default' is not set by --name: members of one cluster need different names"
+                    .to_owned(),
+            );
         }
         if self.max_request_bytes > REQUEST_BYTES_RECOMMENDED_MAX {
             said.push(format!(

@@ -233,7 +233,10 @@ mod tests {
         check("localhost:2379", Err("URL scheme must be http, https, unix, or unixs: localhost:2379"));
         check("http://a:1, ftp://x:1", Err("URL scheme must be http, https, unix, or unixs: ftp://x:1"));
         check("http://127.0.0.1", Err("URL address does not have the form \"host:port\": http://127.0.0.1"));
-        check("http://127.0.0.1:", Err("URL address does not have the form \"host:port\": http://127.0.0.1:"));
+        check(
+            "http://127.0.0.1:",
+            Err("URL address does not have the form \"host:port\": http://127.0.0.1:"),
+        );
         check("http://::1:1", Err("URL address does not have the form \"host:port\": http://::1:1"));
         check("http://127.0.0.1:1/x", Err("URL must not contain a path: http://127.0.0.1:1/x"));
         check("http://127.0.0.1:1/", Err("URL must not contain a path: http://127.0.0.1:1/"));
