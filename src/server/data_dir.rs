@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 /// The directory of a member's own files.
 pub const MEMBER: &str = "member";
+/// The file in it that says who the member is; `replica` writes it.
+const IDENTITY: &str = "identity";
 
 /// What was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +69,8 @@ pub async fn inspect(disk: &dyn Disk, dir: &Path) -> Result<Found, DataDirError>
     if inside.iter().any(|name| name == "wal" || name == "snap") {
         return Err(DataDirError::Etcd(dir.to_owned()));
     }
-    Ok(if inside.is_empty() { Found::Empty } else { Found::Member })
+    // The identity is the first file that a member writes.
+    Ok(if inside.iter().any(|name| name == IDENTITY) { Found::Member } else { Found::Empty })
 }
 
 async fn names(disk: &dyn Disk, dir: &Path) -> io::Result<Option<Vec<String>>> {

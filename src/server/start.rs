@@ -63,7 +63,10 @@ impl StartError {
             StartError::Replica(replica::StartError::AlreadyBootstrapped(_)) => {
                 "this member has started before, with data that is no longer here"
             }
-            StartError::Replica(_) => "cannot open the member's data",
+            StartError::Replica(replica::StartError::Store(_) | replica::StartError::Log(_)) => {
+                "the member's data cannot be opened"
+            }
+            StartError::Replica(_) => "the member cannot start",
         }
     }
 }
