@@ -7,8 +7,10 @@
 
 pub mod clock;
 pub mod disk;
+pub mod log_file;
 pub mod net;
 pub mod os;
+pub mod resolve;
 pub mod rng;
 pub mod task;
 pub mod timer;

@@ -1,1 +1,25 @@
-//! See the owner's notes.
+//! A member from its settings to its last log line: wiring, configuration
+//! (flags and `ETCD_*` variables), start-up and shutdown order.
+//!
+//! [`start()`] and [`Server`] run unchanged in simulation; [`process`] is what
+//! only production has: command line, signals, exit status. **Never** protocol
+//! details: requests are `api`'s, replication is `replica`'s.
+
+mod command_line;
+pub mod config;
+mod data_dir;
+mod flags;
+mod help;
+mod initial_cluster;
+pub mod logging;
+#[cfg(not(madsim))]
+pub mod process;
+mod settings;
+mod start;
+mod stop;
+pub mod urls;
+mod values;
+
+pub use config::{ClusterState, Config, ConfigError};
+pub use start::{Server, StartError, start};
+pub use urls::Url;
