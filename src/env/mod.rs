@@ -9,6 +9,7 @@ pub mod clock;
 pub mod disk;
 pub mod net;
 pub mod os;
+pub mod process;
 pub mod rng;
 pub mod task;
 pub mod trace;

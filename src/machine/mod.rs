@@ -3,6 +3,8 @@
 //!
 //! **Invariant (I2).** Pure: no clock, randomness, I/O, locks, flags.
 
+pub mod check;
+
 use crate::members::Members;
 use crate::mvcc::{self, Missing, Pages};
 use crate::pagefile::PageNumber;
