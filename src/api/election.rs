@@ -11,7 +11,10 @@ service! {
     impl pb::election_server::Election as "Election" {
         type ObserveStream = NoStream<pb::LeaderResponse>;
 
-        async fn observe(&self, _: Request<pb::LeaderRequest>) -> Result<Response<Self::ObserveStream>, Status> {
+        async fn observe(
+            &self,
+            _: Request<pb::LeaderRequest>,
+        ) -> Result<Response<Self::ObserveStream>, Status> {
             Err(errors::not_served("Election.Observe"))
         }
     }

@@ -28,7 +28,9 @@ pub struct Row {
 }
 
 macro_rules! errors {
-    ($($name:ident = $id:literal, $declared:ident, $wire:ident, $text:literal;)*) => {
+    (@wire $declared:ident) => { Code::$declared };
+    (@wire $declared:ident $wire:ident) => { Code::$wire };
+    ($($name:ident = $id:literal, $declared:ident $(as $wire:ident)?, $text:literal;)*) => {
         /// Every status error, in the order of the facts.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Error {
@@ -37,92 +39,117 @@ macro_rules! errors {
 
         /// Indexed by [`Error`].
         pub const TABLE: &[Row] = &[
-            $(Row { id: $id, declared: Code::$declared, wire: Code::$wire, text: $text },)*
+            $(Row {
+                id: $id,
+                declared: Code::$declared,
+                wire: errors!(@wire $declared $($wire)?),
+                text: $text,
+            },)*
         ];
     };
 }
 
 errors! {
-    EmptyKey = "ErrGRPCEmptyKey", InvalidArgument, InvalidArgument, "etcdserver: key is not provided";
-    KeyNotFound = "ErrGRPCKeyNotFound", InvalidArgument, InvalidArgument, "etcdserver: key not found";
-    ValueProvided = "ErrGRPCValueProvided", InvalidArgument, InvalidArgument, "etcdserver: value is provided";
-    LeaseProvided = "ErrGRPCLeaseProvided", InvalidArgument, InvalidArgument, "etcdserver: lease is provided";
-    TooManyOps = "ErrGRPCTooManyOps", InvalidArgument, InvalidArgument, "etcdserver: too many operations in txn request";
-    DuplicateKey = "ErrGRPCDuplicateKey", InvalidArgument, InvalidArgument, "etcdserver: duplicate key given in txn request";
-    InvalidClientAPIVersion = "ErrGRPCInvalidClientAPIVersion", InvalidArgument, InvalidArgument, "etcdserver: invalid client api version";
-    InvalidSortOption = "ErrGRPCInvalidSortOption", InvalidArgument, InvalidArgument, "etcdserver: invalid sort option";
-    Compacted = "ErrGRPCCompacted", OutOfRange, OutOfRange, "etcdserver: mvcc: required revision has been compacted";
-    FutureRev = "ErrGRPCFutureRev", OutOfRange, OutOfRange, "etcdserver: mvcc: required revision is a future revision";
-    NoSpace = "ErrGRPCNoSpace", ResourceExhausted, ResourceExhausted, "etcdserver: mvcc: database space exceeded";
-    LeaseNotFound = "ErrGRPCLeaseNotFound", NotFound, NotFound, "etcdserver: requested lease not found";
-    LeaseExist = "ErrGRPCLeaseExist", FailedPrecondition, FailedPrecondition, "etcdserver: lease already exists";
-    LeaseTTLTooLarge = "ErrGRPCLeaseTTLTooLarge", OutOfRange, OutOfRange, "etcdserver: too large lease TTL";
-    WatchCanceled = "ErrGRPCWatchCanceled", Cancelled, Cancelled, "etcdserver: watch canceled";
-    MemberExist = "ErrGRPCMemberExist", FailedPrecondition, FailedPrecondition, "etcdserver: member ID already exist";
-    PeerURLExist = "ErrGRPCPeerURLExist", FailedPrecondition, FailedPrecondition, "etcdserver: Peer URLs already exists";
-    MemberNotEnoughStarted = "ErrGRPCMemberNotEnoughStarted", FailedPrecondition, Unknown, "etcdserver: re-configuration failed due to not enough started members";
-    MemberBadURLs = "ErrGRPCMemberBadURLs", InvalidArgument, InvalidArgument, "etcdserver: given member URLs are invalid";
-    MemberNotFound = "ErrGRPCMemberNotFound", NotFound, NotFound, "etcdserver: member not found";
-    MemberNotLearner = "ErrGRPCMemberNotLearner", FailedPrecondition, FailedPrecondition, "etcdserver: can only promote a learner member";
-    LearnerNotReady = "ErrGRPCLearnerNotReady", FailedPrecondition, FailedPrecondition, "etcdserver: can only promote a learner member which is in sync with leader";
-    TooManyLearners = "ErrGRPCTooManyLearners", FailedPrecondition, FailedPrecondition, "etcdserver: too many learner members in cluster";
-    ClusterIDMismatch = "ErrGRPCClusterIDMismatch", FailedPrecondition, FailedPrecondition, "etcdserver: cluster ID mismatch";
-    RequestTooLarge = "ErrGRPCRequestTooLarge", InvalidArgument, InvalidArgument, "etcdserver: request is too large";
-    RequestTooManyRequests = "ErrGRPCRequestTooManyRequests", ResourceExhausted, Unknown, "etcdserver: too many requests";
-    RootUserNotExist = "ErrGRPCRootUserNotExist", FailedPrecondition, FailedPrecondition, "etcdserver: root user does not exist";
-    RootRoleNotExist = "ErrGRPCRootRoleNotExist", FailedPrecondition, FailedPrecondition, "etcdserver: root user does not have root role";
-    UserAlreadyExist = "ErrGRPCUserAlreadyExist", FailedPrecondition, FailedPrecondition, "etcdserver: user name already exists";
-    UserEmpty = "ErrGRPCUserEmpty", InvalidArgument, InvalidArgument, "etcdserver: user name is empty";
-    UserNotFound = "ErrGRPCUserNotFound", FailedPrecondition, FailedPrecondition, "etcdserver: user name not found";
-    RoleAlreadyExist = "ErrGRPCRoleAlreadyExist", FailedPrecondition, FailedPrecondition, "etcdserver: role name already exists";
-    RoleNotFound = "ErrGRPCRoleNotFound", FailedPrecondition, FailedPrecondition, "etcdserver: role name not found";
-    RoleEmpty = "ErrGRPCRoleEmpty", InvalidArgument, InvalidArgument, "etcdserver: role name is empty";
-    AuthFailed = "ErrGRPCAuthFailed", InvalidArgument, InvalidArgument, "etcdserver: authentication failed, invalid user ID or password";
-    PermissionNotGiven = "ErrGRPCPermissionNotGiven", InvalidArgument, InvalidArgument, "etcdserver: permission not given";
-    PermissionDenied = "ErrGRPCPermissionDenied", PermissionDenied, PermissionDenied, "etcdserver: permission denied";
-    RoleNotGranted = "ErrGRPCRoleNotGranted", FailedPrecondition, FailedPrecondition, "etcdserver: role is not granted to the user";
-    PermissionNotGranted = "ErrGRPCPermissionNotGranted", FailedPrecondition, FailedPrecondition, "etcdserver: permission is not granted to the role";
-    AuthNotEnabled = "ErrGRPCAuthNotEnabled", FailedPrecondition, FailedPrecondition, "etcdserver: authentication is not enabled";
-    InvalidAuthToken = "ErrGRPCInvalidAuthToken", Unauthenticated, Unauthenticated, "etcdserver: invalid auth token";
-    InvalidAuthMgmt = "ErrGRPCInvalidAuthMgmt", InvalidArgument, InvalidArgument, "etcdserver: invalid auth management";
-    AuthOldRevision = "ErrGRPCAuthOldRevision", InvalidArgument, InvalidArgument, "etcdserver: revision of auth store is old";
-    NoLeader = "ErrGRPCNoLeader", Unavailable, Unavailable, "etcdserver: no leader";
-    NotLeader = "ErrGRPCNotLeader", FailedPrecondition, FailedPrecondition, "etcdserver: not leader";
-    LeaderChanged = "ErrGRPCLeaderChanged", Unavailable, Unavailable, "etcdserver: leader changed";
-    NotCapable = "ErrGRPCNotCapable", FailedPrecondition, FailedPrecondition, "etcdserver: not capable";
-    Stopped = "ErrGRPCStopped", Unavailable, Unavailable, "etcdserver: server stopped";
-    Timeout = "ErrGRPCTimeout", Unavailable, Unavailable, "etcdserver: request timed out";
-    TimeoutDueToLeaderFail = "ErrGRPCTimeoutDueToLeaderFail", Unavailable, Unavailable, "etcdserver: request timed out, possibly due to previous leader failure";
-    TimeoutDueToConnectionLost = "ErrGRPCTimeoutDueToConnectionLost", Unavailable, Unavailable, "etcdserver: request timed out, possibly due to connection lost";
-    TimeoutWaitAppliedIndex = "ErrGRPCTimeoutWaitAppliedIndex", Unavailable, Unavailable, "etcdserver: request timed out, waiting for the applied index took too long";
-    Unhealthy = "ErrGRPCUnhealthy", Unavailable, Unavailable, "etcdserver: unhealthy cluster";
-    Corrupt = "ErrGRPCCorrupt", DataLoss, DataLoss, "etcdserver: corrupt cluster";
-    NotSupportedForLearner = "ErrGRPCNotSupportedForLearner", FailedPrecondition, FailedPrecondition, "etcdserver: rpc not supported for learner";
-    BadLeaderTransferee = "ErrGRPCBadLeaderTransferee", FailedPrecondition, FailedPrecondition, "etcdserver: bad leader transferee";
-    WrongDowngradeVersionFormat = "ErrGRPCWrongDowngradeVersionFormat", InvalidArgument, InvalidArgument, "etcdserver: wrong downgrade target version format";
-    InvalidDowngradeTargetVersion = "ErrGRPCInvalidDowngradeTargetVersion", InvalidArgument, InvalidArgument, "etcdserver: invalid downgrade target version";
-    ClusterVersionUnavailable = "ErrGRPCClusterVersionUnavailable", FailedPrecondition, FailedPrecondition, "etcdserver: cluster version not found during downgrade";
-    DowngradeInProcess = "ErrGRPCDowngradeInProcess", FailedPrecondition, FailedPrecondition, "etcdserver: cluster has a downgrade job in progress";
-    NoInflightDowngrade = "ErrGRPCNoInflightDowngrade", FailedPrecondition, FailedPrecondition, "etcdserver: no inflight downgrade job";
-    Canceled = "ErrGRPCCanceled", Cancelled, Cancelled, "etcdserver: request canceled";
-    DeadlineExceeded = "ErrGRPCDeadlineExceeded", DeadlineExceeded, DeadlineExceeded, "etcdserver: context deadline exceeded";
-    ContextCanceled = "-", Cancelled, Cancelled, "context canceled";
-    ContextDeadlineExceeded = "-", DeadlineExceeded, DeadlineExceeded, "context deadline exceeded";
-    StreamSortOrder = "-", Unimplemented, Unimplemented, "RangeStream does not support custom sort orders";
-    StreamFilters = "-", Unimplemented, Unimplemented, "RangeStream does not support revision filters";
-    NoPasswordUser = "-", Unknown, Unknown, "auth: authentication failed, password was given for no password user";
-    VerifyOnly = "-", Unknown, Unknown, "auth: token signing attempted with verify-only key";
-    UnknownMethod = "-", Unknown, Unknown, "etcdserver: unknown method";
-    TimeoutLeaderTransfer = "-", Unknown, Unknown, "etcdserver: request timed out, leader transfer took too long";
-    NotPrimaryLessor = "-", Unknown, Unknown, "not a primary lessor";
-    LeaderMissing = "-", Unknown, Unknown, "\"leader\" field must be provided";
-    ElectionNoLeader = "-", Unknown, Unknown, "election: no leader";
-    ElectionNotLeader = "-", Unknown, Unknown, "election: not leader";
-    SessionExpired = "-", Unknown, Unknown, "mutex: session is expired";
-    Inner = "-", Unknown, Unknown, "etcdserver: T, any text T above";
-    MessageTooLarge = "-", ResourceExhausted, ResourceExhausted, "grpc: received message larger than max (N vs. M)";
-    UnknownPath = "-", Unimplemented, Unimplemented, "unknown service X / unknown method M for service X";
-    Unmarshal = "-", Internal, Internal, "grpc: error unmarshalling request: D";
+    EmptyKey = "ErrGRPCEmptyKey", InvalidArgument, "etcdserver: key is not provided";
+    KeyNotFound = "ErrGRPCKeyNotFound", InvalidArgument, "etcdserver: key not found";
+    ValueProvided = "ErrGRPCValueProvided", InvalidArgument, "etcdserver: value is provided";
+    LeaseProvided = "ErrGRPCLeaseProvided", InvalidArgument, "etcdserver: lease is provided";
+    TooManyOps = "ErrGRPCTooManyOps", InvalidArgument, "etcdserver: too many operations in txn request";
+    DuplicateKey = "ErrGRPCDuplicateKey", InvalidArgument, "etcdserver: duplicate key given in txn request";
+    InvalidClientAPIVersion = "ErrGRPCInvalidClientAPIVersion", InvalidArgument,
+        "etcdserver: invalid client api version";
+    InvalidSortOption = "ErrGRPCInvalidSortOption", InvalidArgument, "etcdserver: invalid sort option";
+    Compacted = "ErrGRPCCompacted", OutOfRange, "etcdserver: mvcc: required revision has been compacted";
+    FutureRev = "ErrGRPCFutureRev", OutOfRange, "etcdserver: mvcc: required revision is a future revision";
+    NoSpace = "ErrGRPCNoSpace", ResourceExhausted, "etcdserver: mvcc: database space exceeded";
+    LeaseNotFound = "ErrGRPCLeaseNotFound", NotFound, "etcdserver: requested lease not found";
+    LeaseExist = "ErrGRPCLeaseExist", FailedPrecondition, "etcdserver: lease already exists";
+    LeaseTTLTooLarge = "ErrGRPCLeaseTTLTooLarge", OutOfRange, "etcdserver: too large lease TTL";
+    WatchCanceled = "ErrGRPCWatchCanceled", Cancelled, "etcdserver: watch canceled";
+    MemberExist = "ErrGRPCMemberExist", FailedPrecondition, "etcdserver: member ID already exist";
+    PeerURLExist = "ErrGRPCPeerURLExist", FailedPrecondition, "etcdserver: Peer URLs already exists";
+    MemberNotEnoughStarted = "ErrGRPCMemberNotEnoughStarted", FailedPrecondition as Unknown,
+        "etcdserver: re-configuration failed due to not enough started members";
+    MemberBadURLs = "ErrGRPCMemberBadURLs", InvalidArgument, "etcdserver: given member URLs are invalid";
+    MemberNotFound = "ErrGRPCMemberNotFound", NotFound, "etcdserver: member not found";
+    MemberNotLearner = "ErrGRPCMemberNotLearner", FailedPrecondition,
+        "etcdserver: can only promote a learner member";
+    LearnerNotReady = "ErrGRPCLearnerNotReady", FailedPrecondition,
+        "etcdserver: can only promote a learner member which is in sync with leader";
+    TooManyLearners = "ErrGRPCTooManyLearners", FailedPrecondition,
+        "etcdserver: too many learner members in cluster";
+    ClusterIDMismatch = "ErrGRPCClusterIDMismatch", FailedPrecondition, "etcdserver: cluster ID mismatch";
+    RequestTooLarge = "ErrGRPCRequestTooLarge", InvalidArgument, "etcdserver: request is too large";
+    RequestTooManyRequests = "ErrGRPCRequestTooManyRequests", ResourceExhausted as Unknown,
+        "etcdserver: too many requests";
+    RootUserNotExist = "ErrGRPCRootUserNotExist", FailedPrecondition, "etcdserver: root user does not exist";
+    RootRoleNotExist = "ErrGRPCRootRoleNotExist", FailedPrecondition,
+        "etcdserver: root user does not have root role";
+    UserAlreadyExist = "ErrGRPCUserAlreadyExist", FailedPrecondition, "etcdserver: user name already exists";
+    UserEmpty = "ErrGRPCUserEmpty", InvalidArgument, "etcdserver: user name is empty";
+    UserNotFound = "ErrGRPCUserNotFound", FailedPrecondition, "etcdserver: user name not found";
+    RoleAlreadyExist = "ErrGRPCRoleAlreadyExist", FailedPrecondition, "etcdserver: role name already exists";
+    RoleNotFound = "ErrGRPCRoleNotFound", FailedPrecondition, "etcdserver: role name not found";
+    RoleEmpty = "ErrGRPCRoleEmpty", InvalidArgument, "etcdserver: role name is empty";
+    AuthFailed = "ErrGRPCAuthFailed", InvalidArgument,
+        "etcdserver: authentication failed, invalid user ID or password";
+    PermissionNotGiven = "ErrGRPCPermissionNotGiven", InvalidArgument, "etcdserver: permission not given";
+    PermissionDenied = "ErrGRPCPermissionDenied", PermissionDenied, "etcdserver: permission denied";
+    RoleNotGranted = "ErrGRPCRoleNotGranted", FailedPrecondition,
+        "etcdserver: role is not granted to the user";
+    PermissionNotGranted = "ErrGRPCPermissionNotGranted", FailedPrecondition,
+        "etcdserver: permission is not granted to the role";
+    AuthNotEnabled = "ErrGRPCAuthNotEnabled", FailedPrecondition, "etcdserver: authentication is not enabled";
+    InvalidAuthToken = "ErrGRPCInvalidAuthToken", Unauthenticated, "etcdserver: invalid auth token";
+    InvalidAuthMgmt = "ErrGRPCInvalidAuthMgmt", InvalidArgument, "etcdserver: invalid auth management";
+    AuthOldRevision = "ErrGRPCAuthOldRevision", InvalidArgument, "etcdserver: revision of auth store is old";
+    NoLeader = "ErrGRPCNoLeader", Unavailable, "etcdserver: no leader";
+    NotLeader = "ErrGRPCNotLeader", FailedPrecondition, "etcdserver: not leader";
+    LeaderChanged = "ErrGRPCLeaderChanged", Unavailable, "etcdserver: leader changed";
+    NotCapable = "ErrGRPCNotCapable", FailedPrecondition, "etcdserver: not capable";
+    Stopped = "ErrGRPCStopped", Unavailable, "etcdserver: server stopped";
+    Timeout = "ErrGRPCTimeout", Unavailable, "etcdserver: request timed out";
+    TimeoutDueToLeaderFail = "ErrGRPCTimeoutDueToLeaderFail", Unavailable,
+        "etcdserver: request timed out, possibly due to previous leader failure";
+    TimeoutDueToConnectionLost = "ErrGRPCTimeoutDueToConnectionLost", Unavailable,
+        "etcdserver: request timed out, possibly due to connection lost";
+    TimeoutWaitAppliedIndex = "ErrGRPCTimeoutWaitAppliedIndex", Unavailable,
+        "etcdserver: request timed out, waiting for the applied index took too long";
+    Unhealthy = "ErrGRPCUnhealthy", Unavailable, "etcdserver: unhealthy cluster";
+    Corrupt = "ErrGRPCCorrupt", DataLoss, "etcdserver: corrupt cluster";
+    NotSupportedForLearner = "ErrGRPCNotSupportedForLearner", FailedPrecondition,
+        "etcdserver: rpc not supported for learner";
+    BadLeaderTransferee = "ErrGRPCBadLeaderTransferee", FailedPrecondition,
+        "etcdserver: bad leader transferee";
+    WrongDowngradeVersionFormat = "ErrGRPCWrongDowngradeVersionFormat", InvalidArgument,
+        "etcdserver: wrong downgrade target version format";
+    InvalidDowngradeTargetVersion = "ErrGRPCInvalidDowngradeTargetVersion", InvalidArgument,
+        "etcdserver: invalid downgrade target version";
+    ClusterVersionUnavailable = "ErrGRPCClusterVersionUnavailable", FailedPrecondition,
+        "etcdserver: cluster version not found during downgrade";
+    DowngradeInProcess = "ErrGRPCDowngradeInProcess", FailedPrecondition,
+        "etcdserver: cluster has a downgrade job in progress";
+    NoInflightDowngrade = "ErrGRPCNoInflightDowngrade", FailedPrecondition,
+        "etcdserver: no inflight downgrade job";
+    Canceled = "ErrGRPCCanceled", Cancelled, "etcdserver: request canceled";
+    DeadlineExceeded = "ErrGRPCDeadlineExceeded", DeadlineExceeded, "etcdserver: context deadline exceeded";
+    ContextCanceled = "-", Cancelled, "context canceled";
+    ContextDeadlineExceeded = "-", DeadlineExceeded, "context deadline exceeded";
+    StreamSortOrder = "-", Unimplemented, "RangeStream does not support custom sort orders";
+    StreamFilters = "-", Unimplemented, "RangeStream does not support revision filters";
+    NoPasswordUser = "-", Unknown, "auth: authentication failed, password was given for no password user";
+    VerifyOnly = "-", Unknown, "auth: token signing attempted with verify-only key";
+    UnknownMethod = "-", Unknown, "etcdserver: unknown method";
+    TimeoutLeaderTransfer = "-", Unknown, "etcdserver: request timed out, leader transfer took too long";
+    NotPrimaryLessor = "-", Unknown, "not a primary lessor";
+    LeaderMissing = "-", Unknown, "\"leader\" field must be provided";
+    ElectionNoLeader = "-", Unknown, "election: no leader";
+    ElectionNotLeader = "-", Unknown, "election: not leader";
+    SessionExpired = "-", Unknown, "mutex: session is expired";
+    Inner = "-", Unknown, "etcdserver: T, any text T above";
+    MessageTooLarge = "-", ResourceExhausted, "grpc: received message larger than max (N vs. M)";
+    UnknownPath = "-", Unimplemented, "unknown service X / unknown method M for service X";
+    Unmarshal = "-", Internal, "grpc: error unmarshalling request: D";
 }
 
 impl Error {
@@ -181,7 +208,7 @@ impl From<CheckError> for Error {
             CheckError::ValueProvided => Error::ValueProvided,
             CheckError::LeaseProvided => Error::LeaseProvided,
             CheckError::InvalidSortOption => Error::InvalidSortOption,
-            CheckError::TooManyOps => Error::TooManyOps,
+            CheckError::TooManyOperations => Error::TooManyOps,
             CheckError::DuplicateKey => Error::DuplicateKey,
         }
     }

@@ -18,7 +18,10 @@ fn answer(status: ServingStatus) -> HealthCheckResponse {
 
 service! {
     impl pb::health_server::Health as "Health" {
-        async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
+        async fn check(
+            &self,
+            request: Request<HealthCheckRequest>,
+        ) -> Result<Response<HealthCheckResponse>, Status> {
             if request.into_inner().service != WHOLE_SERVER {
                 return Err(Status::not_found("unknown service"));
             }
@@ -32,7 +35,10 @@ service! {
 
         type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
 
-        async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        async fn watch(
+            &self,
+            request: Request<HealthCheckRequest>,
+        ) -> Result<Response<Self::WatchStream>, Status> {
             let status = if request.into_inner().service == WHOLE_SERVER {
                 ServingStatus::Serving
             } else {

@@ -15,12 +15,15 @@ use tonic::{Request, Response, Status};
 
 service! {
     impl pb::kv_server::Kv as "KV" {
-        async fn range(&self, request: Request<pb::RangeRequest>) -> Result<Response<pb::RangeResponse>, Status> {
+        async fn range(
+            &self,
+            request: Request<pb::RangeRequest>,
+        ) -> Result<Response<pb::RangeResponse>, Status> {
             let request = request.into_inner();
             if !request.serializable && self.backend.status().is_learner {
                 return Err(Error::NotSupportedForLearner.status());
             }
-            check::range(&request, self.settings.max_txn_ops).map_err(Error::from)?;
+            check::check_range(&request).map_err(Error::from)?;
             if !request.serializable {
                 self.read_index().await?;
             }
@@ -36,7 +39,7 @@ service! {
             request: Request<pb::RangeRequest>,
         ) -> Result<Response<Self::RangeStreamStream>, Status> {
             let request = request.into_inner();
-            check::range(&request, self.settings.max_txn_ops).map_err(Error::from)?;
+            check::check_range(&request).map_err(Error::from)?;
             check_stream(&request)?;
             if !request.serializable {
                 self.read_index().await?;
@@ -47,7 +50,7 @@ service! {
 
         async fn put(&self, request: Request<pb::PutRequest>) -> Result<Response<pb::PutResponse>, Status> {
             let request = request.into_inner();
-            check::put(&request, self.settings.max_txn_ops).map_err(Error::from)?;
+            check::check_put(&request).map_err(Error::from)?;
             let entry = InternalRaftRequest { put: Some(request), ..InternalRaftRequest::default() };
             match self.propose(entry).await? {
                 (Reply::Put(mut response), revision) => {
@@ -63,7 +66,7 @@ service! {
             request: Request<pb::DeleteRangeRequest>,
         ) -> Result<Response<pb::DeleteRangeResponse>, Status> {
             let request = request.into_inner();
-            check::delete_range(&request, self.settings.max_txn_ops).map_err(Error::from)?;
+            check::check_delete(&request).map_err(Error::from)?;
             let entry = InternalRaftRequest { delete_range: Some(request), ..InternalRaftRequest::default() };
             match self.propose(entry).await? {
                 (Reply::DeleteRange(mut response), revision) => {
@@ -76,7 +79,7 @@ service! {
 
         async fn txn(&self, request: Request<pb::TxnRequest>) -> Result<Response<pb::TxnResponse>, Status> {
             let request = request.into_inner();
-            check::txn(&request, self.settings.max_txn_ops).map_err(Error::from)?;
+            check::check_txn(&request, self.settings.max_txn_ops).map_err(Error::from)?;
             if let Some(serializable) = read_only(&request) {
                 if !serializable {
                     self.read_index().await?;
@@ -100,7 +103,6 @@ service! {
             request: Request<pb::CompactionRequest>,
         ) -> Result<Response<pb::CompactionResponse>, Status> {
             let request = request.into_inner();
-            check::compact(&request, self.settings.max_txn_ops).map_err(Error::from)?;
             let entry = InternalRaftRequest { compaction: Some(request), ..InternalRaftRequest::default() };
             match self.propose(entry).await? {
                 (Reply::Compaction(mut response), revision) => {

@@ -12,7 +12,10 @@ use tonic::{Request, Response, Status};
 
 service! {
     impl pb::maintenance_server::Maintenance as "Maintenance" {
-        async fn alarm(&self, request: Request<pb::AlarmRequest>) -> Result<Response<pb::AlarmResponse>, Status> {
+        async fn alarm(
+            &self,
+            request: Request<pb::AlarmRequest>,
+        ) -> Result<Response<pb::AlarmResponse>, Status> {
             let request = request.into_inner();
             // etcd's member panics on an unknown action; here it never reaches the log.
             if AlarmAction::try_from(request.action).is_err() {
@@ -29,7 +32,10 @@ service! {
             }
         }
 
-        async fn status(&self, _: Request<pb::StatusRequest>) -> Result<Response<pb::StatusResponse>, Status> {
+        async fn status(
+            &self,
+            _: Request<pb::StatusRequest>,
+        ) -> Result<Response<pb::StatusResponse>, Status> {
             let status = self.backend.status();
             let (size, in_use) = self.backend.sizes();
             let mut problems = Vec::new();
@@ -54,7 +60,10 @@ service! {
             }))
         }
 
-        async fn hash_kv(&self, request: Request<pb::HashKvRequest>) -> Result<Response<pb::HashKvResponse>, Status> {
+        async fn hash_kv(
+            &self,
+            request: Request<pb::HashKvRequest>,
+        ) -> Result<Response<pb::HashKvResponse>, Status> {
             let revision = request.into_inner().revision;
             let mut response = self.backend.hash_kv(revision).await.map_err(errors::read)?;
             self.fill(&mut response.header);
@@ -63,7 +72,10 @@ service! {
 
         type SnapshotStream = NoStream<pb::SnapshotResponse>;
 
-        async fn snapshot(&self, _: Request<pb::SnapshotRequest>) -> Result<Response<Self::SnapshotStream>, Status> {
+        async fn snapshot(
+            &self,
+            _: Request<pb::SnapshotRequest>,
+        ) -> Result<Response<Self::SnapshotStream>, Status> {
             Err(errors::not_served("Maintenance.Snapshot"))
         }
 
@@ -76,11 +88,12 @@ service! {
             if status.leader != status.member_id {
                 return Err(Error::NotLeader.status());
             }
-            if !self.backend.members().members.get(&target).is_some_and(|member| !member.is_learner) {
+            if self.backend.members().members.get(&target).is_none_or(|member| member.is_learner) {
                 return Err(Error::BadLeaderTransferee.status());
             }
             if target != status.member_id {
-                let moved = self.backend.transfer_leadership(target, self.settings.request_timeout).await;
+                let within = self.settings.request_timeout;
+                let moved = self.backend.transfer_leadership(target, within).await;
                 moved.map_err(|error| match error {
                     ProposeError::Stopped => Error::Stopped,
                     _ => Error::TimeoutLeaderTransfer,

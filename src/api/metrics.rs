@@ -318,7 +318,7 @@ impl Collector for SharedCounts {
             started.push(sample(counter, &labels, self.0.started[number].load(Relaxed) as f64));
             for (code, count) in CODE_NAMES.iter().zip(&self.0.handled[number]) {
                 let [kind, service, method] = labels;
-                let labels = [("grpc_code", *code), method, service, kind];
+                let labels = [kind, service, method, ("grpc_code", *code)];
                 handled.push(sample(counter, &labels, count.load(Relaxed) as f64));
             }
         }

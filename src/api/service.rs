@@ -8,15 +8,7 @@ use crate::{
     replica::{self, Replica},
 };
 use quorate_proto::etcdserverpb::{InternalRaftRequest, ResponseHeader};
-use std::{
-    convert::Infallible,
-    future::Future,
-    ops::Deref,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{convert::Infallible, ops::Deref, sync::Arc, time::Duration};
 use tonic::Status;
 
 /// What the flags say about the client port.
@@ -148,7 +140,28 @@ pub fn router<B: Backend>(service: Service<B>, settings: Settings) -> axum::Rout
     let grpc = Grpc::new(Api::new(service, settings));
     // One fallback and no routes: the entrance tells the three kinds of requests apart with
     // two comparisons, and gRPC paths are looked up once, for dispatch and for counting.
-    axum::Router::new().fallback_service(Entrance { grpc })
+    axum::Router::new().fallback_service(tower::service_fn(move |request| enter(grpc.clone(), request)))
+}
+
+async fn enter<B: Backend>(grpc: Grpc<B>, request: Request) -> Result<Response, Infallible> {
+    if is_grpc(&request) {
+        return Ok(grpc.call(request).await.map(axum::body::Body::new));
+    }
+    // Boxed, so that the future of a gRPC call stays small.
+    Ok(Box::pin(plain(grpc, request)).await)
+}
+
+async fn plain<B: Backend>(grpc: Grpc<B>, request: Request) -> Response {
+    let origin = request.headers().get(::http::header::ORIGIN).cloned();
+    let mut response = if request.method() == ::http::Method::OPTIONS {
+        Response::default()
+    } else if gateway::is_routed(&grpc, request.uri().path()) {
+        gateway::serve(&grpc, request).await
+    } else {
+        http::serve(grpc.api(), request).await
+    };
+    http::allow_origin(&grpc.api().settings.cors, origin.as_ref(), response.headers_mut());
+    response
 }
 
 /// A leader is known, as `hasleader` and `/health` mean it.
@@ -156,48 +169,8 @@ pub(super) fn has_leader(status: &replica::Status) -> bool {
     status.leader != 0
 }
 
-struct Entrance<B: Backend> {
-    grpc: Grpc<B>,
-}
-
-impl<B: Backend> Clone for Entrance<B> {
-    fn clone(&self) -> Self {
-        Entrance { grpc: self.grpc.clone() }
-    }
-}
-
 type Request = ::http::Request<axum::body::Body>;
 type Response = ::http::Response<axum::body::Body>;
-
-impl<B: Backend> tower_service::Service<Request> for Entrance<B> {
-    type Response = Response;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request) -> Self::Future {
-        let grpc = self.grpc.clone();
-        if is_grpc(&request) {
-            Box::pin(async move { Ok(grpc.call(request).await.map(axum::body::Body::new)) })
-        } else {
-            Box::pin(async move {
-                let origin = request.headers().get(::http::header::ORIGIN).cloned();
-                let mut response = if request.method() == ::http::Method::OPTIONS {
-                    Response::default()
-                } else if gateway::is_routed(&grpc, request.uri().path()) {
-                    gateway::serve(&grpc, request).await
-                } else {
-                    http::serve(grpc.api(), request).await
-                };
-                http::allow_origin(&grpc.api().settings.cors, origin.as_ref(), response.headers_mut());
-                Ok(response)
-            })
-        }
-    }
-}
 
 fn is_grpc(request: &Request) -> bool {
     request

@@ -308,7 +308,7 @@ fn metadata_rules_come_before_the_call() {
     assert_eq!(range(false), Err(error(Code::FailedPrecondition, learner)));
     let (_, text) = port.get("/metrics");
     assert!(
-        text.contains("etcd_server_client_requests_total{type=\"unary\",client_api_version=\"3.7\"} 1"),
+        text.contains("etcd_server_client_requests_total{client_api_version=\"3.7\",type=\"unary\"} 1"),
         "{text}"
     );
     let handled = |code: &str| {

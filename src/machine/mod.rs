@@ -3,13 +3,13 @@
 //!
 //! **Invariant (I2).** Pure: no clock, randomness, I/O, locks, flags.
 
-pub mod check;
-
 use crate::members::Members;
 use crate::mvcc::{self, Missing, Pages};
 use crate::pagefile::PageNumber;
 use bytes::Bytes;
 use quorate_proto::{etcdserverpb as pb, quorate::v1::StoreMark, raftpb};
+
+pub use crate::mvcc::check;
 
 /// Everything that entries change.
 pub struct State {

@@ -11,7 +11,10 @@ pub(super) fn sample(kind: MetricType, labels: &[(&str, &str)], value: f64) -> M
         pair.set_value((*value).to_owned());
         pair
     });
-    let mut metric = Metric::from_label(pairs.collect());
+    // By name, as etcd's client library orders them.
+    let mut pairs: Vec<LabelPair> = pairs.collect();
+    pairs.sort_by(|one, other| one.name().cmp(other.name()));
+    let mut metric = Metric::from_label(pairs);
     match kind {
         MetricType::COUNTER => {
             let mut counter = Counter::default();
