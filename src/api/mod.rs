@@ -1,37 +1,42 @@
-//! Stub of the api room, in the server's worktree only: the real one replaces it.
+//! The client port: one file for each gRPC service, the JSON gateway, health,
+//! metrics and the error table.
+//!
+//! **Never** decides state: a request is checked for form, handed to
+//! [`crate::replica`] (or read from its store) and its answer is given etcd's
+//! shape. Everything on the port goes through [`router`]: gRPC by content
+//! type ([`grpc`]), `/v3/` to the [`gateway`], the rest to [`http`].
 
-use crate::{
-    env::Env,
-    replica::{Observer, Replica},
-};
-use std::{sync::Arc, time::Duration};
+mod auth;
+mod backend;
+mod cluster;
+mod election;
+pub mod errors;
+pub mod gateway;
+pub mod grpc;
+mod health;
+pub mod http;
+mod kv;
+mod lease;
+mod lock;
+mod maintenance;
+pub mod metrics;
+mod service;
+mod watch;
 
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod tests;
+
+pub use backend::Backend;
+pub use metrics::Metrics;
+pub use service::{Service, Settings, router};
+
+/// The release of etcd whose API is spoken; what `/version` and Status answer with.
 pub const ETCD_VERSION: &str = "3.7.1";
-
-#[derive(Default)]
-pub struct Metrics;
-impl Observer for Metrics {
-    fn log_synced(&self, _: f64) {}
-    fn store_committed(&self, _: f64) {}
-    fn applied(&self, _: &'static str, _: bool, _: f64) {}
-}
-
-#[derive(Default)]
-pub struct Settings {
-    pub max_txn_ops: usize,
-    pub max_request_bytes: u64,
-    pub quota_backend_bytes: i64,
-    pub request_timeout: Duration,
-    pub gateway: bool,
-}
-
-pub struct Service;
-impl Service {
-    pub fn new(_: Replica, _: Arc<Metrics>, _: &Env) -> Service {
-        Service
-    }
-}
-
-pub fn router(_: Service, _: Settings) -> axum::Router {
-    todo!()
-}
+/// The format of the records, as etcd numbers it.
+pub const STORAGE_VERSION: &str = "3.7.0";
+/// `/version` before the cluster version is set.
+pub const VERSION_NOT_DECIDED: &str = "not_decided";
+/// What a gRPC message may hold above `max-request-bytes` (N1).
+pub const GRPC_OVERHEAD_BYTES: u64 = 512 * 1024;

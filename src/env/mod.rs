@@ -11,6 +11,7 @@ pub mod log_file;
 pub mod net;
 pub mod os;
 pub mod resolve;
+pub mod process;
 pub mod rng;
 pub mod task;
 pub mod timer;

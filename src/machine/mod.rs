@@ -9,6 +9,8 @@ use crate::pagefile::PageNumber;
 use bytes::Bytes;
 use quorate_proto::{etcdserverpb as pb, quorate::v1::StoreMark, raftpb};
 
+pub use crate::mvcc::check;
+
 /// Everything that entries change.
 pub struct State {
     pub members: Members,

@@ -3,6 +3,8 @@
 //! The owner of this room splits it (index, record, range, txn, compact, hash).
 //! **Never** I/O: what is not in memory is named and fetched by the caller.
 
+pub mod check;
+
 use crate::pagefile::PageNumber;
 use bytes::Bytes;
 

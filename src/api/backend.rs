@@ -1,0 +1,108 @@
+//! What the API asks of a member: the few calls of [`Replica`] and its store
+//! that services use, as a trait so that tests can stand in for a member.
+//! Dispatch is static.
+
+use crate::{
+    machine::Reply,
+    members::Members,
+    replica::{ProposeError, ReadIndexError, Replica, Status},
+    store::ReadError,
+};
+use quorate_proto::etcdserverpb::{
+    HashKvResponse, InternalRaftRequest, RangeRequest, RangeResponse, TxnRequest, TxnResponse,
+};
+use std::{future::Future, time::Duration};
+
+/// A member as the API sees it; cheap to clone. See [`Replica`] and
+/// [`crate::store::Store`] for the meaning of each call.
+pub trait Backend: Clone + Send + Sync + 'static {
+    fn propose(
+        &self,
+        request: InternalRaftRequest,
+    ) -> impl Future<Output = Result<(Reply, i64), ProposeError>> + Send;
+    fn read_index(&self) -> impl Future<Output = Result<(), ReadIndexError>> + Send;
+    fn transfer_leadership(
+        &self,
+        target: u64,
+        within: Duration,
+    ) -> impl Future<Output = Result<(), ProposeError>> + Send;
+    fn status(&self) -> Status;
+    fn range(&self, request: &RangeRequest) -> impl Future<Output = Result<RangeResponse, ReadError>> + Send;
+    fn txn(&self, request: &TxnRequest) -> impl Future<Output = Result<TxnResponse, ReadError>> + Send;
+    fn hash_kv(&self, revision: i64) -> impl Future<Output = Result<HashKvResponse, ReadError>> + Send;
+    fn wait_compacted(&self, revision: i64) -> impl Future<Output = ()> + Send;
+    fn members(&self) -> Members;
+    fn cluster_version(&self) -> String;
+    /// (member id, alarm type number).
+    fn alarms(&self) -> Vec<(u64, i32)>;
+    /// Current revision and compacted mark (-1 = never).
+    fn revisions(&self) -> (i64, i64);
+    /// Bytes on disk without preallocation; live bytes.
+    fn sizes(&self) -> (u64, u64);
+    fn keys(&self) -> u64;
+}
+
+impl Backend for Replica {
+    fn propose(
+        &self,
+        request: InternalRaftRequest,
+    ) -> impl Future<Output = Result<(Reply, i64), ProposeError>> + Send {
+        Replica::propose(self, request)
+    }
+
+    fn read_index(&self) -> impl Future<Output = Result<(), ReadIndexError>> + Send {
+        Replica::read_index(self)
+    }
+
+    fn transfer_leadership(
+        &self,
+        target: u64,
+        within: Duration,
+    ) -> impl Future<Output = Result<(), ProposeError>> + Send {
+        Replica::transfer_leadership(self, target, within)
+    }
+
+    fn status(&self) -> Status {
+        Replica::status(self)
+    }
+
+    fn range(&self, request: &RangeRequest) -> impl Future<Output = Result<RangeResponse, ReadError>> + Send {
+        self.store().range(request)
+    }
+
+    fn txn(&self, request: &TxnRequest) -> impl Future<Output = Result<TxnResponse, ReadError>> + Send {
+        self.store().txn(request)
+    }
+
+    fn hash_kv(&self, revision: i64) -> impl Future<Output = Result<HashKvResponse, ReadError>> + Send {
+        self.store().hash_kv(revision)
+    }
+
+    fn wait_compacted(&self, revision: i64) -> impl Future<Output = ()> + Send {
+        self.store().wait_compacted(revision)
+    }
+
+    fn members(&self) -> Members {
+        self.store().members()
+    }
+
+    fn cluster_version(&self) -> String {
+        self.store().cluster_version()
+    }
+
+    fn alarms(&self) -> Vec<(u64, i32)> {
+        self.store().alarms()
+    }
+
+    fn revisions(&self) -> (i64, i64) {
+        self.store().revisions()
+    }
+
+    fn sizes(&self) -> (u64, u64) {
+        self.store().sizes()
+    }
+
+    fn keys(&self) -> u64 {
+        self.store().keys()
+    }
+}
