@@ -71,10 +71,7 @@ impl Model {
             end if end <= &key[..] => return Vec::new(),
             end => (Included(key), Excluded(Bytes::copy_from_slice(end))),
         };
-        self.versions
-            .range(bounds)
-            .filter_map(|(key, _)| self.pair(key, revision).cloned())
-            .collect()
+        self.versions.range(bounds).filter_map(|(key, _)| self.pair(key, revision).cloned()).collect()
     }
 }
 

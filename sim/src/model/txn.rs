@@ -64,8 +64,7 @@ impl Model {
             ties.push(tie);
             responses.push(pb::ResponseOp { response: Some(Response::ResponseRange(reply)) });
         }
-        let reply =
-            pb::TxnResponse { header: header(moment.revision), succeeded: path.succeeded, responses };
+        let reply = pb::TxnResponse { header: header(moment.revision), succeeded: path.succeeded, responses };
         Reply { outcome: Outcome::Txn(reply), ties }
     }
 

@@ -139,9 +139,7 @@ fn against_replies(state: &FinalState, history: &History, violations: &mut Vec<V
     for (key, (revision, op)) in puts {
         let stands = held.get(&key).is_some_and(|kv| kv.mod_revision >= revision);
         let deleted = || {
-            deletes
-                .iter()
-                .any(|(delete, at)| *at >= revision && covers(&delete.key, &delete.range_end, &key))
+            deletes.iter().any(|(delete, at)| *at >= revision && covers(&delete.key, &delete.range_end, &key))
         };
         let gone = !held.contains_key(&key) && deleted();
         if revision <= state.revision && !stands && !gone {
@@ -183,10 +181,11 @@ fn txn_writes(request: &pb::TxnRequest, reply: &pb::TxnResponse, writes: &mut Wr
     for (op, response) in ops.iter().zip(&reply.responses) {
         match (&op.request, &response.response) {
             (Some(Request::RequestPut(request)), _) => writes.puts.push(request.key.clone()),
-            (
-                Some(Request::RequestDeleteRange(request)),
-                Some(Response::ResponseDeleteRange(reply)),
-            ) if reply.deleted > 0 => writes.deletes.push(request.clone()),
+            (Some(Request::RequestDeleteRange(request)), Some(Response::ResponseDeleteRange(reply)))
+                if reply.deleted > 0 =>
+            {
+                writes.deletes.push(request.clone())
+            }
             (Some(Request::RequestTxn(request)), Some(Response::ResponseTxn(reply))) => {
                 txn_writes(request, reply, writes);
             }

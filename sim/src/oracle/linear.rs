@@ -10,16 +10,32 @@ use super::{Sweep, Violation, by_invocation};
 use crate::history::{Certainty, History, Op, Outcome};
 use crate::model::{Model, Refusal};
 
-/// The highest position that anything settled so far has shown, and who showed it.
+/// The highest position that was there before an operation began, and the operation that showed
+/// it; none: a member had applied it. (No read or write may miss what was committed before it
+/// began: that is how reads at an index and raft work, and it finds stale reads that no
+/// acknowledged write would show.)
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Floor {
     position: usize,
-    op: u64,
+    op: Option<u64>,
+}
+
+impl Floor {
+    fn sentence(self, order: &Order) -> String {
+        let at = order.describe(self.position);
+        match self.op {
+            Some(op) => format!("#{op} was over before it began and had seen {at}"),
+            None => format!("{at} was applied on a member before it began"),
+        }
+    }
 }
 
 pub(super) fn judge(history: &History, order: &Order) -> Vec<Violation> {
     let mut violations = Vec::new();
     let mut sweep: Sweep<Floor> = Sweep::new();
+    for (position, applied_ns) in order.applied_ns() {
+        sweep.push(applied_ns, Floor { position, op: None });
+    }
     let mut floor = Floor::default();
     for at in by_invocation(history) {
         let op = &history.ops[at];
@@ -40,7 +56,7 @@ pub(super) fn judge(history: &History, order: &Order) -> Vec<Violation> {
             },
         };
         match place {
-            Ok(Some(position)) => sweep.push(op.settled_ns(), Floor { position, op: op.id }),
+            Ok(Some(position)) => sweep.push(op.settled_ns(), Floor { position, op: Some(op.id) }),
             Ok(None) => {}
             Err(sentence) => violations.push(Violation {
                 guarantee: "LIN",
@@ -58,12 +74,7 @@ fn judge_write(op: &Op, position: usize, floor: Floor, order: &Order) -> Result<
         return Err(format!("wrong reply at {}: {difference}", order.describe(position)));
     }
     if position <= floor.position {
-        return Err(format!(
-            "took effect at {}, but #{} was over before it began and had seen {}",
-            order.describe(position),
-            floor.op,
-            order.describe(floor.position)
-        ));
+        return Err(format!("took effect at {}, but {}", order.describe(position), floor.sentence(order)));
     }
     Ok(Some(position))
 }
@@ -71,17 +82,12 @@ fn judge_write(op: &Op, position: usize, floor: Floor, order: &Order) -> Result<
 /// A read that was answered: the header's revision says where.
 fn judge_read(op: &Op, floor: Floor, order: &Order) -> Result<Option<usize>, String> {
     let revision = op.revision().ok_or("the reply has no header")?;
-    let (first, last) = order
-        .span(revision)
-        .ok_or_else(|| format!("the store never stood at revision {revision}"))?;
+    let (first, last) =
+        order.span(revision).ok_or_else(|| format!("the store never stood at revision {revision}"))?;
     let serializable = op.call.is_serializable();
     let position = if serializable { first } else { first.max(floor.position) };
     if position > last {
-        return Err(format!(
-            "stale: read revision {revision}, but #{} was over before it began and had seen {}",
-            floor.op,
-            order.describe(floor.position)
-        ));
+        return Err(format!("stale: read revision {revision}, but {}", floor.sentence(order)));
     }
     if position > order.last_seen(op.settled_ns()) {
         return Err(format!(
@@ -102,12 +108,7 @@ fn judge_read(op: &Op, floor: Floor, order: &Order) -> Result<Option<usize>, Str
 }
 
 /// A refusal that left no entry: some moment within its bounds must refuse it so.
-fn judge_refusal(
-    op: &Op,
-    refusal: Refusal,
-    floor: Floor,
-    order: &Order,
-) -> Result<Option<usize>, String> {
+fn judge_refusal(op: &Op, refusal: Refusal, floor: Floor, order: &Order) -> Result<Option<usize>, String> {
     if let Err(content) = Model::check_content(&op.call) {
         // Whatever the state: it says nothing about the place.
         return if content == refusal { Ok(None) } else { Err(format!("should be {content}")) };

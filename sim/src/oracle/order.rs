@@ -73,15 +73,30 @@ impl Order {
             {
                 violations.push(Violation {
                     guarantee: "LIN",
-                    sentence: format!("request {request_id:x} stands in the log twice, at {before} and {index}"),
+                    sentence: format!(
+                        "request {request_id:x} stands in the log twice, at {before} and {index}"
+                    ),
                     op: None,
                 });
             }
             let answer = model.apply(&call);
-            slots.push(Slot { index: *index, call, answer, op: None, applied_ns: applied.get(index).copied() });
+            slots.push(Slot {
+                index: *index,
+                call,
+                answer,
+                op: None,
+                applied_ns: applied.get(index).copied(),
+            });
             moments.push(model.now());
         }
-        Order { model, slots, moments, placed: BTreeMap::new(), earliest_ns: Vec::new(), latest_ns: Vec::new() }
+        Order {
+            model,
+            slots,
+            moments,
+            placed: BTreeMap::new(),
+            earliest_ns: Vec::new(),
+            latest_ns: Vec::new(),
+        }
     }
 
     /// Sets writes to entries.
@@ -162,8 +177,7 @@ impl Order {
     }
 
     fn report_unplaced(&self, history: &History, violations: &mut Vec<Violation>) {
-        let placed: BTreeSet<_> =
-            self.placed.keys().map(|op| history.ops[*op].call.content()).collect();
+        let placed: BTreeSet<_> = self.placed.keys().map(|op| history.ops[*op].call.content()).collect();
         for slot in self.slots.iter().filter(|slot| slot.op.is_none()) {
             let content = slot.call.content();
             let refused = history
@@ -197,6 +211,11 @@ impl Order {
                 });
             }
         }
+    }
+
+    /// Positions, each with the first time that a member had applied it.
+    pub fn applied_ns(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.slots.iter().enumerate().filter_map(|(at, slot)| Some((at + 1, slot.applied_ns?)))
     }
 
     /// The highest position that an answer given at `settled_ns` can have seen: nothing at or
@@ -239,10 +258,7 @@ impl Slot {
 }
 
 /// By index; an index with two contents breaks the log's own promise.
-fn entries<'a>(
-    evidence: &'a Evidence,
-    violations: &mut Vec<Violation>,
-) -> BTreeMap<u64, &'a CommittedEntry> {
+fn entries<'a>(evidence: &'a Evidence, violations: &mut Vec<Violation>) -> BTreeMap<u64, &'a CommittedEntry> {
     let mut entries: BTreeMap<u64, &CommittedEntry> = BTreeMap::new();
     for entry in &evidence.committed {
         let first = entries.entry(entry.index).or_insert(entry);

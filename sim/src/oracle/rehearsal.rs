@@ -4,8 +4,8 @@
 use crate::history::{Call, CommittedEntry, Evidence, FinalState, History, Op, Outcome};
 use crate::model::{Model, Moment};
 use bytes::Bytes;
-use prost::Message;
 use proptest::prelude::*;
+use prost::Message;
 use quorate::env::trace::Probe;
 use quorate_proto::etcdserverpb::{self as pb, compare, request_op::Request};
 
@@ -19,6 +19,8 @@ pub struct Rehearsal {
     moments: Vec<Moment>,
     pub history: History,
     pub evidence: Evidence,
+    /// The operation of each entry, by its id.
+    pub logged: Vec<u64>,
     steps: u64,
 }
 
@@ -60,6 +62,7 @@ impl Rehearsal {
         };
         if done && !call.is_read() && Model::check_content(&call).is_ok() {
             self.log(&call, effect_ns);
+            self.logged.push(id);
         }
         self.moments.push(self.model.now());
         let outcome = match (fate, answer) {
@@ -122,7 +125,13 @@ impl Rehearsal {
         self.evidence.members = MEMBERS as usize;
         self.evidence.end_ns = (self.steps + 1) * PACE_NS;
         self.evidence.final_states = (1..=MEMBERS)
-            .map(|member| FinalState { member, revision, compacted, hash: 7, kvs: self.model.pairs(revision) })
+            .map(|member| FinalState {
+                member,
+                revision,
+                compacted,
+                hash: 7,
+                kvs: self.model.pairs(revision),
+            })
             .collect();
         (self.history, self.evidence)
     }

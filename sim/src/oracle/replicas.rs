@@ -75,9 +75,8 @@ fn logs(evidence: &Evidence, violations: &mut Vec<Violation>) {
             ));
         }
     }
-    let falls = |terms: Vec<(u64, u64)>| {
-        terms.windows(2).find(|two| two[1].1 < two[0].1).map(|two| (two[0], two[1]))
-    };
+    let falls =
+        |terms: Vec<(u64, u64)>| terms.windows(2).find(|two| two[1].1 < two[0].1).map(|two| (two[0], two[1]));
     if let Some((one, other)) = falls(applied.iter().map(|(index, entry)| (*index, entry.0)).collect()) {
         violations.push(violation(
             "LOG",
@@ -117,10 +116,7 @@ fn states(evidence: &Evidence, violations: &mut Vec<Violation>) {
         if risen < 0 || risen.unsigned_abs() > after - before {
             violations.push(violation(
                 "REV",
-                format!(
-                    "revision {} at applied index {before}, {} at applied index {after}",
-                    one.0, other.0
-                ),
+                format!("revision {} at applied index {before}, {} at applied index {after}", one.0, other.0),
             ));
         }
     }

@@ -54,8 +54,7 @@ pub fn search(history: &History, ops_max: usize, steps_max: usize) -> Verdict {
         }
     }
     ops.retain(|pending| pending.must || !pending.op.call.is_read());
-    let mut search =
-        Search { ops: &ops, seen: HashSet::new(), steps_left: steps_max, furthest: (0, 0) };
+    let mut search = Search { ops: &ops, seen: HashSet::new(), steps_left: steps_max, furthest: (0, 0) };
     match search.explore(0, &Model::new()) {
         Some(true) => Verdict::Linearizable,
         Some(false) => Verdict::Not(search.furthest.1),
@@ -83,7 +82,8 @@ impl Search<'_> {
     /// Whether the rest can be ordered from here; `None`: out of steps.
     fn explore(&mut self, done: u64, model: &Model) -> Option<bool> {
         let left = || self.ops.iter().enumerate().filter(|(at, _)| done & (1 << at) == 0);
-        let Some((_, first)) = left().filter(|(_, pending)| pending.must).min_by_key(|(_, pending)| pending.settled_ns)
+        let Some((_, first)) =
+            left().filter(|(_, pending)| pending.must).min_by_key(|(_, pending)| pending.settled_ns)
         else {
             return Some(true);
         };
@@ -102,9 +102,7 @@ impl Search<'_> {
         next.sort_by_key(|at| (!self.ops[*at].must, self.ops[*at].settled_ns));
         for at in next {
             let mut after = model.clone();
-            if step(&mut after, self.ops[at].op, self.ops[at].must)
-                && self.explore(done | 1 << at, &after)?
-            {
+            if step(&mut after, self.ops[at].op, self.ops[at].must) && self.explore(done | 1 << at, &after)? {
                 return Some(true);
             }
         }

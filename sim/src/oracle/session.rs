@@ -15,8 +15,7 @@ pub(super) fn judge(history: &History, evidence: &Evidence) -> Vec<Violation> {
     let mut violations = Vec::new();
     for at in by_invocation(history) {
         let op = &history.ops[at];
-        let (Some(member), Some(revision), Certainty::Answered) =
-            (op.member, op.revision(), op.certainty())
+        let (Some(member), Some(revision), Certainty::Answered) = (op.member, op.revision(), op.certainty())
         else {
             continue;
         };
@@ -25,9 +24,9 @@ pub(super) fn judge(history: &History, evidence: &Evidence) -> Vec<Violation> {
             *highest = (*highest).max(over);
         }
         let since_ns = highest.2;
-        let excused = setbacks.get(&member).is_some_and(|spans| {
-            spans.iter().any(|(from, to)| *from < op.settled_ns() && *to > since_ns)
-        });
+        let excused = setbacks
+            .get(&member)
+            .is_some_and(|spans| spans.iter().any(|(from, to)| *from < op.settled_ns() && *to > since_ns));
         if revision < highest.0 && excused {
             *highest = (0, 0, 0);
         } else if revision < highest.0 {
