@@ -7,7 +7,7 @@
 use super::args::{Bench, BenchLoad};
 use super::failure::Failure;
 use super::printer;
-use crate::env::net::{Channel, HttpOptions};
+use crate::env::net::Channel;
 use crate::env::{Env, Moment, Rng, task};
 use bytes::Bytes;
 use hdrhistogram::Histogram;
@@ -52,7 +52,7 @@ pub async fn run(endpoints: &[String], bench: Bench, env: &Env) -> Result<(), Fa
     let channels: Vec<Channel> = (0..load.connections)
         .map(|at| {
             let endpoint = &endpoints[at % endpoints.len()];
-            Channel::lazy(endpoint.trim_start_matches("http://"), HttpOptions::default())
+            Channel::lazy(endpoint.trim_start_matches("http://"), super::http_options())
         })
         .collect();
     let begun = env.clock.now();

@@ -14,11 +14,12 @@ mod quote;
 mod txn;
 
 use crate::client::{Client, ClientOptions};
-use crate::env::Env;
+use crate::env::{Env, net::HttpOptions};
 use args::{Cli, Command, Global};
 use clap::{CommandFactory, FromArgMatches};
 use failure::Failure;
 use std::ffi::OsString;
+use std::time::Duration;
 
 /// What a command needs: the global flags, the world, a client.
 pub(crate) struct Session {
@@ -35,12 +36,17 @@ impl Session {
 
     fn client_of(&self, endpoints: Vec<String>) -> Client {
         let options = ClientOptions {
-            dial_timeout: self.global.dial_timeout,
             call_timeout: self.global.command_timeout,
+            http: HttpOptions { connect_timeout: self.global.dial_timeout, ..http_options() },
             ..ClientOptions::default()
         };
         Client::new(endpoints, options, self.env.clone())
     }
+}
+
+/// etcd closes connections that ping more often than every five seconds (N5).
+fn http_options() -> HttpOptions {
+    HttpOptions { keepalive_interval: Some(Duration::from_secs(10)), ..HttpOptions::default() }
 }
 
 /// Runs one command line (the program's name first); returns the exit code.
