@@ -1,12 +1,50 @@
 //! Keys through time: an index in memory, records in pages.
 //!
-//! The owner of this room splits it (index, record, range, txn, compact, hash).
-//! **Never** I/O: what is not in memory is named and fetched by the caller.
+//! | file | what |
+//! |---|---|
+//! | `record.rs` | a record's `KeyValue` bytes, as etcd stores them |
+//! | `page.rs` | the layout of a page of records, byte for byte |
+//! | `tail.rs` | pages being filled, and the count of what still counts in each |
+//! | `index.rs` | key → records through time → where they lie; compaction |
+//! | `range.rs` | Range: plan by the index, finish with pages |
+//! | `draft.rs` | put, delete and range before anything is changed |
+//! | `txn.rs` | Txn on a draft |
+//! | `check.rs` | checks that look only at a request |
+//! | `hash.rs` | HashKV |
+//!
+//! **Invariants.** A call either completes or names the pages it lacks with
+//! nothing changed. Reads at or above the compacted revision, hashes included,
+//! do not depend on how much was physically removed.
+//! **Never** I/O, clock, randomness, locks: what is not in memory is named and
+//! fetched by the caller.
+
+pub mod check;
+mod draft;
+mod hash;
+mod index;
+mod page;
+mod range;
+mod record;
+mod tail;
+#[cfg(test)]
+mod tests;
+mod txn;
+
+pub use hash::{FeedError, HashKv};
+pub use page::{Head, PAGE_BYTES, Place, records};
+pub use range::{RangePlan, RangeSlice};
+pub use record::{Fields, Malformed, Record};
+pub use txn::{has_put, is_read_only, is_serializable};
 
 pub mod check;
 
 use crate::pagefile::PageNumber;
 use bytes::Bytes;
+use draft::{Draft, Write};
+use index::{Index, Span, Version};
+use quorate_proto::etcdserverpb as pb;
+use range::header;
+use tail::Tail;
 
 /// Looks up pages that are in memory; a page that is not is to be fetched by the caller.
 pub trait Pages {
@@ -30,4 +68,259 @@ pub enum Error {
     KeyNotFound,
     #[error("requested lease not found")]
     LeaseNotFound,
+}
+
+/// The revision of a store without any write (P1).
+const FIRST_REVISION: u64 = 1;
+/// The compacted mark of a store never compacted (C2).
+const NEVER_COMPACTED: i64 = -1;
+
+/// All keys and their history.
+#[derive(Debug)]
+pub struct Mvcc {
+    index: Index,
+    tail: Tail,
+    revision: u64,
+    compacted: i64,
+    /// (main, sub) of the last record that was loaded or written.
+    last: (u64, u64),
+}
+
+impl Default for Mvcc {
+    fn default() -> Self {
+        Mvcc {
+            index: Index::default(),
+            tail: Tail::new(),
+            revision: FIRST_REVISION,
+            compacted: NEVER_COMPACTED,
+            last: (0, 0),
+        }
+    }
+}
+
+impl Mvcc {
+    pub fn revision(&self) -> i64 {
+        self.revision as i64
+    }
+
+    /// -1: never compacted.
+    pub fn compacted(&self) -> i64 {
+        self.compacted
+    }
+
+    /// Keys that are live at the current revision.
+    pub fn live_keys(&self) -> u64 {
+        self.index.live_keys()
+    }
+
+    /// Put (P1 to P5, P8); the request has passed [`check::check_put`].
+    pub fn put(
+        &mut self,
+        request: &pb::PutRequest,
+        pages: &dyn Pages,
+    ) -> Result<Result<pb::PutResponse, Error>, Missing> {
+        let mut draft = Draft::new(self, pages, true);
+        let response = draft.put(request);
+        let writes = draft.finish()?;
+        Ok(response.inspect(|_| self.commit(&writes)))
+    }
+
+    /// DeleteRange (P6 to P8); the request has passed [`check::check_delete`].
+    pub fn delete_range(
+        &mut self,
+        request: &pb::DeleteRangeRequest,
+        pages: &dyn Pages,
+    ) -> Result<pb::DeleteRangeResponse, Missing> {
+        if request.prev_kv {
+            let mut draft = Draft::new(self, pages, true);
+            let response = draft.delete(request);
+            let writes = draft.finish()?;
+            self.commit(&writes);
+            return Ok(response);
+        }
+        // Nothing is read, so the keys need not be listed first.
+        let mut deleted = 0;
+        if let Some(span) = Span::new(&request.key, &request.range_end) {
+            let (main, mut sub) = (self.revision + 1, 0);
+            let Mvcc { index, tail, .. } = self;
+            deleted = index.delete_all(span, main, |key| {
+                let place = tail.append(main, sub, true, &Fields::tombstone(key));
+                sub += 1;
+                place
+            });
+            if deleted > 0 {
+                self.advance(main, sub);
+            }
+        }
+        Ok(pb::DeleteRangeResponse {
+            header: Some(header(self.revision())),
+            deleted: deleted as i64,
+            prev_kvs: Vec::new(),
+        })
+    }
+
+    /// Txn (T5 to T16); the request has passed [`check::check_txn`].
+    pub fn txn(
+        &mut self,
+        request: &pb::TxnRequest,
+        pages: &dyn Pages,
+    ) -> Result<Result<pb::TxnResponse, Error>, Missing> {
+        Ok(self.resolve_txn(request, pages)?.map(|(response, writes)| {
+            self.commit(&writes);
+            response
+        }))
+    }
+
+    /// Carries out what a draft worked out: one revision for all (T13).
+    fn commit(&mut self, writes: &[Write]) {
+        if writes.is_empty() {
+            return;
+        }
+        let main = self.revision + 1;
+        let Mvcc { index, tail, .. } = self;
+        for (sub, write) in (0..).zip(writes) {
+            match write {
+                Write::Put { key, value, lease, create_revision, version } => {
+                    index.put(key, main, |create, number| {
+                        assert_eq!(
+                            (create, number),
+                            (*create_revision, *version),
+                            "a draft sees what it changes"
+                        );
+                        let fields = Fields {
+                            key,
+                            create_revision: create as i64,
+                            mod_revision: main as i64,
+                            version: number as i64,
+                            value,
+                            lease: *lease,
+                        };
+                        tail.append(main, sub, false, &fields)
+                    });
+                }
+                Write::Delete { key } => {
+                    let place = tail.append(main, sub, true, &Fields::tombstone(key));
+                    index.delete(key, main, place);
+                }
+            }
+        }
+        self.advance(main, writes.len() as u64);
+    }
+
+    fn advance(&mut self, main: u64, records: u64) {
+        assert!(main == self.revision + 1 && records > 0, "each change takes the next revision");
+        self.revision = main;
+        self.last = (main, records - 1);
+    }
+
+    /// Compaction (C1 to C4): at once for every reader; [`Mvcc::compact_step`] frees memory later.
+    pub fn compact(&mut self, revision: i64) -> Result<(), Error> {
+        if revision <= self.compacted {
+            return Err(Error::Compacted);
+        }
+        if revision > self.revision() {
+            return Err(Error::FutureRevision);
+        }
+        self.compacted = revision;
+        self.index.begin_compaction();
+        Ok(())
+    }
+
+    /// Drops what compaction hides from up to `keys_max` (at least 1) more keys of the index; `true`
+    /// when nothing is left to do. No answer depends on it.
+    pub fn compact_step(&mut self, keys_max: usize) -> bool {
+        let Ok(compacted) = u64::try_from(self.compacted) else { return true };
+        let Mvcc { index, tail, .. } = self;
+        index.compact_step(compacted, keys_max, |place| tail.discount(place))
+    }
+
+    /// Whether [`Mvcc::compact_step`] has work to do.
+    pub fn compacting(&self) -> bool {
+        self.index.compacting()
+    }
+
+    /// See [`Tail`].
+    pub fn take_sealed(&mut self) -> Vec<(PageNumber, Bytes)> {
+        self.tail.take_sealed()
+    }
+
+    pub fn seal(&mut self) {
+        self.tail.seal();
+    }
+
+    pub fn set_next_page(&mut self, next: PageNumber) {
+        self.tail.set_next(next);
+    }
+
+    /// Bytes of records that were written and not taken yet.
+    pub fn untaken_bytes(&self) -> u64 {
+        self.tail.untaken_bytes()
+    }
+
+    /// Pages below this hold nothing that any reader may still ask for.
+    pub fn oldest_live_page(&self) -> PageNumber {
+        self.tail.oldest_live()
+    }
+
+    /// Up to `pages_max` pages from `from` on, ascending, that hold records which still count: what a
+    /// hash or a copy of the whole store has to read. Pages that [`Mvcc::holds`] are not to be
+    /// fetched elsewhere: seal and take them first.
+    pub fn live_pages(&self, from: PageNumber, pages_max: usize) -> Vec<PageNumber> {
+        self.tail.live_pages(from, pages_max)
+    }
+
+    /// Whether the page was not taken yet.
+    pub fn holds(&self, page: PageNumber) -> bool {
+        self.tail.holds(page)
+    }
+
+    /// Takes a stored page, oldest first.
+    pub fn load_page(&mut self, page: PageNumber, payload: &[u8]) -> Result<(), String> {
+        let head = Head::of(payload).map_err(|error| error.to_string())?;
+        let mut count = 0;
+        for record in records(payload) {
+            let (offset, record) = record.map_err(|error| error.to_string())?;
+            let Record { main, sub, tombstone, key_value } = record;
+            let fields = Fields::decode(key_value).map_err(|error| error.to_string())?;
+            if (main, sub) <= self.last {
+                return Err(format!("record {main}/{sub} does not follow {}/{}", self.last.0, self.last.1));
+            }
+            if main < head.first || main > head.last || main > i64::MAX as u64 || offset >= 1 << 16 {
+                return Err(format!("record {main}/{sub} does not belong in this page"));
+            }
+            if !tombstone && fields.mod_revision != main as i64 {
+                return Err(format!("record {main}/{sub} says revision {}", fields.mod_revision));
+            }
+            let at = Version { main, place: Place::new(page, offset, tombstone) };
+            let number = |number: i64| u64::try_from(number).unwrap_or(0);
+            self.index
+                .load(fields.key, at, number(fields.create_revision), number(fields.version))
+                .map_err(|what| format!("record {main}/{sub}: {what}"))?;
+            self.tail.count(page);
+            self.last = (main, sub);
+            count += 1;
+        }
+        if count != head.records {
+            return Err(format!("page holds {count} records, its head says {}", head.records));
+        }
+        self.revision = self.revision.max(self.last.0);
+        Ok(())
+    }
+
+    /// Takes the marks of a commit: the revision is never below any record or mark, even when
+    /// the newest records are compacted away.
+    pub fn load_mark(&mut self, revision: i64, compacted: i64) -> Result<(), String> {
+        if compacted < self.compacted || revision < self.revision() || compacted > revision {
+            return Err(format!(
+                "mark with revision {revision} and compacted {compacted} after {} and {}",
+                self.revision, self.compacted
+            ));
+        }
+        self.revision = revision.max(compacted).max(FIRST_REVISION as i64) as u64;
+        if compacted > self.compacted {
+            self.compacted = compacted;
+            self.index.begin_compaction();
+        }
+        Ok(())
+    }
 }

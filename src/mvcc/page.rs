@@ -1,0 +1,292 @@
+//! Pages of records: their layout, in this one place.
+//!
+//! The payload of a record page; numbers are little-endian:
+//!
+//! | offset | size | content |
+//! |---|---|---|
+//! | 0 | 1 | layout, 1 |
+//! | 1 | 3 | zero |
+//! | 4 | 4 | number of records, at least 1 |
+//! | 8 | 8 | main revision of the first record |
+//! | 16 | 8 | main revision of the last record |
+//! | 24 | | the records, one after the other, to the end of the payload |
+//!
+//! A record:
+//!
+//! | offset | size | content |
+//! |---|---|---|
+//! | 0 | 4 | length of the `KeyValue` bytes |
+//! | 4 | 1 | 0 a put, 1 a tombstone |
+//! | 5 | 8 | main revision |
+//! | 13 | 8 | sub revision |
+//! | 21 | | the `KeyValue`, see `record.rs` |
+//!
+//! Records ascend by (main, sub) inside a page, and pages by their numbers. A
+//! payload is at most [`PAGE_BYTES`] long unless it holds one record alone. A
+//! cleaner needs no more than this: the key leads to the index, which says
+//! whether the record at this place still counts, and the revisions in the
+//! head tell which pages a piece of history touches.
+
+use super::record::{Fields, Malformed, Record};
+use crate::pagefile::PageNumber;
+use bytes::Bytes;
+use std::num::NonZeroU64;
+
+/// Payload bytes of a full page: with the page file's own header it fits in 16 KiB.
+pub const PAGE_BYTES: usize = (16 << 10) - 256;
+
+const LAYOUT: u8 = 1;
+const HEAD_BYTES: usize = 24;
+const RECORD_HEAD_BYTES: usize = 21;
+
+/// Where a record lies: page number, offset in its payload and whether it is a
+/// tombstone, in one word. A record begins below [`PAGE_BYTES`], so 16 bits do.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Place(NonZeroU64);
+
+impl Place {
+    pub(crate) fn new(page: PageNumber, offset: usize, tombstone: bool) -> Place {
+        assert!(page.0 < 1 << 47 && offset < 1 << 16, "page number and offset fit in one word");
+        assert!(offset >= HEAD_BYTES, "a record stands behind the page's head");
+        let word = page.0 << 17 | (offset as u64) << 1 | u64::from(tombstone);
+        Place(NonZeroU64::new(word).expect("the offset is not zero"))
+    }
+
+    pub fn page(self) -> PageNumber {
+        PageNumber(self.0.get() >> 17)
+    }
+
+    pub(crate) fn offset(self) -> usize {
+        (self.0.get() >> 1) as usize & 0xffff
+    }
+
+    pub fn tombstone(self) -> bool {
+        self.0.get() & 1 == 1
+    }
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mark = if self.tombstone() { "t" } else { "" };
+        write!(f, "{}+{}{mark}", self.page().0, self.offset())
+    }
+}
+
+/// A page that is being filled.
+#[derive(Debug)]
+pub(crate) struct OpenPage {
+    bytes: Vec<u8>,
+    records: u32,
+    first: u64,
+    last: (u64, u64),
+}
+
+impl OpenPage {
+    pub fn new() -> OpenPage {
+        OpenPage { bytes: Vec::new(), records: 0, first: 0, last: (0, 0) }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.records == 0
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Whether a record with these fields still goes in; an empty page takes any.
+    pub fn has_room(&self, fields: &Fields<'_>) -> bool {
+        self.is_empty() || self.bytes.len() + RECORD_HEAD_BYTES + fields.encoded_bytes() <= PAGE_BYTES
+    }
+
+    /// Adds a record, which must follow the last one; returns its offset.
+    pub fn push(&mut self, main: u64, sub: u64, tombstone: bool, fields: &Fields<'_>) -> usize {
+        assert!(self.is_empty() || (main, sub) > self.last, "records ascend");
+        assert!(self.has_room(fields), "the page was sealed before it overflows");
+        if self.is_empty() {
+            self.bytes.reserve_exact(PAGE_BYTES);
+            self.bytes.resize(HEAD_BYTES, 0);
+            self.first = main;
+        }
+        let offset = self.bytes.len();
+        let length = u32::try_from(fields.encoded_bytes()).expect("a request is far below 4 GiB");
+        self.bytes.extend_from_slice(&length.to_le_bytes());
+        self.bytes.push(u8::from(tombstone));
+        self.bytes.extend_from_slice(&main.to_le_bytes());
+        self.bytes.extend_from_slice(&sub.to_le_bytes());
+        fields.encode(&mut self.bytes);
+        self.last = (main, sub);
+        self.records += 1;
+        offset
+    }
+
+    /// The finished payload; this page is empty again.
+    pub fn take(&mut self) -> Bytes {
+        assert!(!self.is_empty(), "an empty page is not sealed");
+        let mut page = std::mem::replace(self, OpenPage::new());
+        page.bytes[0] = LAYOUT;
+        page.bytes[4..8].copy_from_slice(&page.records.to_le_bytes());
+        page.bytes[8..16].copy_from_slice(&page.first.to_le_bytes());
+        page.bytes[16..24].copy_from_slice(&page.last.0.to_le_bytes());
+        Bytes::from(page.bytes)
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+fn half(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+/// What the head of a payload says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    pub records: u32,
+    /// Main revisions of the first and the last record.
+    pub first: u64,
+    pub last: u64,
+}
+
+impl Head {
+    pub fn of(payload: &[u8]) -> Result<Head, Malformed> {
+        if payload.len() < HEAD_BYTES {
+            return Err(Malformed("record page is shorter than its head"));
+        }
+        if payload[..4] != [LAYOUT, 0, 0, 0] {
+            return Err(Malformed("record page has an unknown layout"));
+        }
+        let head = Head { records: half(payload, 4), first: word(payload, 8), last: word(payload, 16) };
+        if head.records == 0 || head.first > head.last {
+            return Err(Malformed("record page's head contradicts itself"));
+        }
+        Ok(head)
+    }
+}
+
+/// The record at `offset` and the offset behind it.
+pub(crate) fn record_at(payload: &[u8], offset: usize) -> Result<(Record<'_>, usize), Malformed> {
+    let rest = payload.get(offset..).filter(|rest| rest.len() >= RECORD_HEAD_BYTES);
+    let rest = rest.ok_or(Malformed("record is cut off"))?;
+    let length = half(rest, 0) as usize;
+    let key_value = rest[RECORD_HEAD_BYTES..].get(..length).ok_or(Malformed("record is cut off"))?;
+    let tombstone = match rest[4] {
+        0 => false,
+        1 => true,
+        _ => return Err(Malformed("record is neither put nor tombstone")),
+    };
+    let record = Record { main: word(rest, 5), sub: word(rest, 13), tombstone, key_value };
+    Ok((record, offset + RECORD_HEAD_BYTES + length))
+}
+
+/// The bytes of the `KeyValue` at `place`, sharing the payload's memory.
+pub(crate) fn key_value_at(payload: &Bytes, place: Place) -> Bytes {
+    let (record, _) =
+        record_at(payload, place.offset()).expect("the index points at records of checked pages");
+    assert_eq!(record.tombstone, place.tombstone(), "the index points at the record it means");
+    payload.slice_ref(record.key_value)
+}
+
+/// The records of a payload in order, each with its offset.
+pub fn records(payload: &[u8]) -> Records<'_> {
+    Records { payload, offset: HEAD_BYTES }
+}
+
+pub struct Records<'a> {
+    payload: &'a [u8],
+    offset: usize,
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Result<(usize, Record<'a>), Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.offset >= self.payload.len() {
+            return None;
+        }
+        let offset = self.offset;
+        match record_at(self.payload, offset) {
+            Ok((record, behind)) => {
+                self.offset = behind;
+                Some(Ok((offset, record)))
+            }
+            Err(error) => {
+                self.offset = self.payload.len();
+                Some(Err(error))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Bytes {
+        let mut page = OpenPage::new();
+        page.push(2, 0, false, &Fields { key: b"a", mod_revision: 2, version: 1, ..Fields::default() });
+        page.push(3, 0, true, &Fields::tombstone(b"a"));
+        page.push(3, 1, false, &Fields { key: b"b", value: b"value", ..Fields::default() });
+        page.take()
+    }
+
+    #[test]
+    fn a_page_gives_back_its_records() {
+        let payload = sample();
+        assert_eq!(Head::of(&payload), Ok(Head { records: 3, first: 2, last: 3 }));
+        let read: Vec<_> = records(&payload).map(|record| record.unwrap()).collect();
+        let revisions: Vec<_> = read.iter().map(|(_, r)| (r.main, r.sub, r.tombstone)).collect();
+        assert_eq!(revisions, [(2, 0, false), (3, 0, true), (3, 1, false)]);
+        let place = Place::new(PageNumber(7), read[2].0, false);
+        assert_eq!((place.page(), place.offset(), place.tombstone()), (PageNumber(7), read[2].0, false));
+        assert_eq!(&*key_value_at(&payload, place), read[2].1.key_value);
+    }
+
+    #[test]
+    fn the_layout_is_byte_for_byte_what_the_head_of_this_file_says() {
+        let mut page = OpenPage::new();
+        page.push(0x0102, 3, true, &Fields::tombstone(b"k"));
+        let expected = [
+            &[1, 0, 0, 0, 1, 0, 0, 0][..],
+            &[2, 1, 0, 0, 0, 0, 0, 0],
+            &[2, 1, 0, 0, 0, 0, 0, 0],
+            &[3, 0, 0, 0, 1],
+            &[2, 1, 0, 0, 0, 0, 0, 0],
+            &[3, 0, 0, 0, 0, 0, 0, 0],
+            &[10, 1, b'k'],
+        ];
+        assert_eq!(page.take(), expected.concat());
+    }
+
+    #[test]
+    fn a_large_record_stands_alone() {
+        let mut page = OpenPage::new();
+        let value = vec![1; 3 * PAGE_BYTES];
+        let large = Fields { key: b"a", value: &value, ..Fields::default() };
+        assert!(page.has_room(&large));
+        page.push(2, 0, false, &large);
+        assert!(!page.has_room(&Fields::tombstone(b"b")));
+    }
+
+    #[test]
+    fn damaged_pages_fail_without_a_panic() {
+        let payload = sample();
+        let walk = |bytes: &[u8]| {
+            let _ = Head::of(bytes);
+            for record in records(bytes).flatten() {
+                let _ = Fields::decode(record.1.key_value);
+            }
+        };
+        for cut in 0..payload.len() {
+            walk(&payload[..cut]);
+        }
+        for position in 0..payload.len() {
+            for value in [0, 1, 0x7f, 0x80, 0xff] {
+                let mut changed = payload.to_vec();
+                changed[position] = value;
+                walk(&changed);
+            }
+        }
+    }
+}

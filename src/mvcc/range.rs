@@ -1,0 +1,362 @@
+//! Range: which records answer a request (the index alone), then what they
+//! hold (pages). The first step can run under a lock, the second outside it.
+
+use super::{
+    Error, Missing, Mvcc, Pages,
+    index::{Found, Span},
+    page::{Place, key_value_at},
+    record,
+};
+use crate::pagefile::PageNumber;
+use bytes::Bytes;
+use quorate_proto::{
+    etcdserverpb::{
+        RangeRequest, RangeResponse, ResponseHeader, range_request::SortOrder, range_request::SortTarget,
+    },
+    mvccpb::KeyValue,
+};
+use std::cmp::Reverse;
+
+/// A pair that a range may show.
+#[derive(Clone, Copy)]
+pub(super) struct Fact<'a> {
+    pub key: &'a [u8],
+    pub create_revision: u64,
+    pub mod_revision: u64,
+    pub version: u64,
+    pub source: Source<'a>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Source<'a> {
+    At(Place),
+    /// Written by the txn that is being resolved.
+    Drafted {
+        value: &'a Bytes,
+        lease: i64,
+    },
+}
+
+impl<'a> Fact<'a> {
+    pub fn stored(key: &'a [u8], found: Found) -> Fact<'a> {
+        let Found { create_revision, mod_revision, version, place } = found;
+        Fact { key, create_revision, mod_revision, version, source: Source::At(place) }
+    }
+
+    /// The pair without value and lease.
+    fn bare(&self) -> KeyValue {
+        KeyValue {
+            key: Bytes::copy_from_slice(self.key),
+            create_revision: self.create_revision as i64,
+            mod_revision: self.mod_revision as i64,
+            version: self.version as i64,
+            ..KeyValue::default()
+        }
+    }
+}
+
+/// One pair of an answer, as far as the index knows it.
+#[derive(Clone, Debug)]
+enum Item {
+    /// Complete already.
+    Ready(KeyValue),
+    /// Read under the same look at the state: it lay in a page that only the state has.
+    Stored(Bytes),
+    At(Place),
+}
+
+/// The answer to a range but for what lies in pages. The pages must stay
+/// readable until [`RangePlan::finish`].
+#[derive(Clone, Debug)]
+pub struct RangePlan {
+    revision: i64,
+    count: i64,
+    more: bool,
+    items: Vec<Item>,
+    /// Sorted and cut only once the values are there.
+    by_value: Option<ByValue>,
+    keys_only: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct ByValue {
+    descending: bool,
+    limit: usize,
+}
+
+impl RangePlan {
+    /// Pages that [`RangePlan::finish`] will ask for, ascending.
+    pub fn pages(&self) -> Vec<PageNumber> {
+        let at = |item: &Item| if let Item::At(place) = item { Some(place.page()) } else { None };
+        let mut pages: Vec<_> = self.items.iter().filter_map(at).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        pages
+    }
+
+    pub fn finish(&self, pages: &dyn Pages) -> Result<RangeResponse, Missing> {
+        let mut reader = PageReader::new(pages);
+        let response = self.finish_with(&mut reader);
+        reader.finish()?;
+        Ok(response)
+    }
+
+    /// The answer, with empty pairs where a page lacks; the reader knows which.
+    pub(super) fn finish_with(&self, reader: &mut PageReader<'_>) -> RangeResponse {
+        let mut kvs = Vec::with_capacity(self.items.len());
+        for item in &self.items {
+            kvs.push(match item {
+                Item::Ready(pair) => pair.clone(),
+                Item::Stored(bytes) => record::message(bytes),
+                Item::At(place) => reader.message(*place),
+            });
+        }
+        if let Some(ByValue { descending, limit }) = self.by_value {
+            match descending {
+                false => kvs.sort_by(|a, b| a.value.cmp(&b.value)),
+                true => kvs.sort_by(|a, b| b.value.cmp(&a.value)),
+            }
+            kvs.truncate(limit);
+            if self.keys_only {
+                kvs.iter_mut().for_each(|pair| pair.value = Bytes::new());
+            }
+        }
+        let header = Some(header(self.revision));
+        RangeResponse { header, kvs, more: self.more, count: self.count }
+    }
+}
+
+/// Reads records of pages that the state does not hold itself, and notes the ones that lack.
+pub(super) struct PageReader<'a> {
+    pages: &'a dyn Pages,
+    last: Option<(PageNumber, Bytes)>,
+    missing: Vec<PageNumber>,
+}
+
+impl<'a> PageReader<'a> {
+    pub fn new(pages: &'a dyn Pages) -> PageReader<'a> {
+        PageReader { pages, last: None, missing: Vec::new() }
+    }
+
+    pub fn key_value(&mut self, place: Place) -> Option<Bytes> {
+        let page = place.page();
+        if self.last.as_ref().is_none_or(|(number, _)| *number != page) {
+            if self.missing.last() == Some(&page) {
+                return None;
+            }
+            match self.pages.get(page) {
+                Some(payload) => self.last = Some((page, payload)),
+                None => {
+                    self.missing.push(page);
+                    return None;
+                }
+            }
+        }
+        self.last.as_ref().map(|(_, payload)| key_value_at(payload, place))
+    }
+
+    /// An empty pair stands in where the page lacks.
+    pub fn message(&mut self, place: Place) -> KeyValue {
+        self.key_value(place).map_or_else(KeyValue::default, |bytes| record::message(&bytes))
+    }
+
+    pub fn lacks(&self) -> bool {
+        !self.missing.is_empty()
+    }
+
+    pub fn finish(mut self) -> Result<(), Missing> {
+        self.missing.sort_unstable();
+        self.missing.dedup();
+        if self.missing.is_empty() { Ok(()) } else { Err(Missing(self.missing)) }
+    }
+}
+
+/// A header that says the revision and leaves the rest to `api`.
+pub(super) fn header(revision: i64) -> ResponseHeader {
+    ResponseHeader { revision, ..ResponseHeader::default() }
+}
+
+/// R8: bounds are inclusive, 0 is none.
+fn passes(request: &RangeRequest, fact: &Fact<'_>) -> bool {
+    let within = |value: u64, min: i64, max: i64| {
+        let value = value as i64;
+        (min == 0 || value >= min) && (max == 0 || value <= max)
+    };
+    within(fact.mod_revision, request.min_mod_revision, request.max_mod_revision)
+        && within(fact.create_revision, request.min_create_revision, request.max_create_revision)
+}
+
+/// Chooses, sorts and cuts (R6 to R12). `facts` are the live pairs in key order.
+pub(super) fn plan<'a>(
+    mvcc: &Mvcc,
+    request: &RangeRequest,
+    revision: i64,
+    facts: impl Iterator<Item = Fact<'a>>,
+) -> RangePlan {
+    let mut plan = RangePlan {
+        revision,
+        count: 0,
+        more: false,
+        items: Vec::new(),
+        by_value: None,
+        keys_only: request.keys_only,
+    };
+    if request.count_only {
+        plan.count = facts.count() as i64;
+        return plan;
+    }
+    let order = SortOrder::try_from(request.sort_order).unwrap_or(SortOrder::None);
+    let target = SortTarget::try_from(request.sort_target).unwrap_or(SortTarget::Key);
+    let filtered = [
+        request.min_mod_revision,
+        request.max_mod_revision,
+        request.min_create_revision,
+        request.max_create_revision,
+    ]
+    .iter()
+    .any(|bound| *bound != 0);
+    let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
+    // Without order and filter the limit cuts the key-ordered list before anything is sorted (R7).
+    let wanted = if order == SortOrder::None && !filtered { limit.saturating_add(1) } else { usize::MAX };
+
+    let mut chosen = Vec::new();
+    for fact in facts {
+        plan.count += 1;
+        if chosen.len() < wanted && passes(request, &fact) {
+            chosen.push(fact);
+        }
+    }
+    plan.more = chosen.len() > limit;
+    let descending = order == SortOrder::Descend;
+    let sort = |facts: &mut [Fact<'a>], by: fn(&Fact<'a>) -> u64| match descending {
+        false => facts.sort_by_key(by),
+        true => facts.sort_by_key(|fact| Reverse(by(fact))),
+    };
+    match target {
+        SortTarget::Key if descending => chosen.reverse(),
+        SortTarget::Key => {}
+        SortTarget::Version => sort(&mut chosen, |fact| fact.version),
+        SortTarget::Create => sort(&mut chosen, |fact| fact.create_revision),
+        SortTarget::Mod => sort(&mut chosen, |fact| fact.mod_revision),
+        SortTarget::Value => plan.by_value = Some(ByValue { descending, limit }),
+    }
+    if plan.by_value.is_none() {
+        chosen.truncate(limit);
+    }
+    let bare = request.keys_only && plan.by_value.is_none();
+    plan.items = chosen.iter().map(|fact| item(mvcc, fact, bare)).collect();
+    plan
+}
+
+fn item(mvcc: &Mvcc, fact: &Fact<'_>, bare: bool) -> Item {
+    match fact.source {
+        _ if bare => Item::Ready(fact.bare()),
+        Source::Drafted { value, lease } => {
+            Item::Ready(KeyValue { value: value.clone(), lease, ..fact.bare() })
+        }
+        Source::At(place) => match mvcc.tail.stored(place) {
+            Some(bytes) => Item::Stored(bytes),
+            None => Item::At(place),
+        },
+    }
+}
+
+/// A bounded piece of a long range.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RangeSlice {
+    pub kvs: Vec<KeyValue>,
+    /// Where the next slice begins; `None` at the end of the range.
+    pub next: Option<Bytes>,
+}
+
+/// Dead keys that a slice walks over for each pair it may hold, so that its cost is bounded too.
+const WALKED_FOR_EACH: usize = 16;
+
+impl Mvcc {
+    /// The revision that a plain range reads at (R4).
+    pub(super) fn read_revision(&self, asked: i64) -> Result<u64, Error> {
+        match asked {
+            asked if asked <= 0 => Ok(self.revision),
+            asked if asked as u64 > self.revision => Err(Error::FutureRevision),
+            asked if asked < self.compacted => Err(Error::Compacted),
+            asked => Ok(asked as u64),
+        }
+    }
+
+    /// Resolves a whole request by the index. Costs time with the keys in the range.
+    pub fn range_plan(&self, request: &RangeRequest) -> Result<RangePlan, Error> {
+        let at = self.read_revision(request.revision)?;
+        let span = Span::new(&request.key, &request.range_end);
+        let found = span.into_iter().flat_map(|span| self.index.scan(span, at));
+        Ok(plan(self, request, self.revision(), found.map(|(key, found)| Fact::stored(key, found))))
+    }
+
+    /// Range (R1 to R12); the request has passed [`super::check::check_range`].
+    pub fn range(
+        &self,
+        request: &RangeRequest,
+        pages: &dyn Pages,
+    ) -> Result<Result<RangeResponse, Error>, Missing> {
+        match self.range_plan(request) {
+            Ok(plan) => plan.finish(pages).map(Ok),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    /// Up to `limit` pairs of a range from `key` on, at `revision` (0 = the current one). `range_end` as in a
+    /// request. `keys_only` leaves value and lease out and needs no pages.
+    pub fn range_slice(
+        &self,
+        key: &[u8],
+        range_end: &[u8],
+        revision: i64,
+        limit: usize,
+        keys_only: bool,
+        pages: &dyn Pages,
+    ) -> Result<Result<RangeSlice, Error>, Missing> {
+        assert!(limit > 0, "a slice goes forward");
+        let at = match self.read_revision(revision) {
+            Ok(at) => at,
+            Err(error) => return Ok(Err(error)),
+        };
+        let mut slice = RangeSlice { kvs: Vec::new(), next: None };
+        let Some(span) = Span::new(key, range_end) else { return Ok(Ok(slice)) };
+        let mut reader = PageReader::new(pages);
+        for (walked, (key, found)) in self.index.walk(span, at).enumerate() {
+            if slice.kvs.len() == limit || walked == limit.saturating_mul(WALKED_FOR_EACH) {
+                slice.next = Some(Bytes::copy_from_slice(key));
+                break;
+            }
+            let Some(found) = found else { continue };
+            slice.kvs.push(match item(self, &Fact::stored(key, found), keys_only) {
+                Item::Ready(pair) => pair,
+                Item::Stored(bytes) => record::message(&bytes),
+                Item::At(place) => reader.message(place),
+            });
+        }
+        reader.finish()?;
+        Ok(Ok(slice))
+    }
+
+    /// Counts live keys of a range at `revision`, walking over at most `keys_max` keys; also says where to go on.
+    pub fn count_slice(
+        &self,
+        key: &[u8],
+        range_end: &[u8],
+        revision: i64,
+        keys_max: usize,
+    ) -> Result<(u64, Option<Bytes>), Error> {
+        assert!(keys_max > 0, "a slice goes forward");
+        let at = self.read_revision(revision)?;
+        let mut count = 0;
+        for (walked, (key, found)) in
+            Span::new(key, range_end).into_iter().flat_map(|span| self.index.walk(span, at)).enumerate()
+        {
+            if walked == keys_max {
+                return Ok((count, Some(Bytes::copy_from_slice(key))));
+            }
+            count += u64::from(found.is_some());
+        }
+        Ok((count, None))
+    }
+}

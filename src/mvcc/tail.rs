@@ -1,0 +1,155 @@
+//! The newest records: the page being filled and full ones not yet taken over
+//! by the store; and how many records of each page the index still points to.
+//!
+//! **Promises**: page numbers ascend; a record is readable here until its page
+//! is taken.
+
+use super::{
+    page::{OpenPage, Place, key_value_at, record_at},
+    record::Fields,
+};
+use crate::pagefile::PageNumber;
+use bytes::Bytes;
+use std::collections::{BTreeMap, VecDeque};
+
+#[derive(Debug)]
+pub(crate) struct Tail {
+    open: OpenPage,
+    /// The number that the open page will have.
+    number: PageNumber,
+    sealed: VecDeque<(PageNumber, Bytes)>,
+    /// Records that the index points to, by page; pages without any are left out.
+    counts: BTreeMap<PageNumber, u32>,
+}
+
+impl Tail {
+    pub fn new() -> Tail {
+        Tail {
+            open: OpenPage::new(),
+            number: PageNumber(1),
+            sealed: VecDeque::new(),
+            counts: BTreeMap::new(),
+        }
+    }
+
+    /// Writes a record that the index will point to.
+    pub fn append(&mut self, main: u64, sub: u64, tombstone: bool, fields: &Fields<'_>) -> Place {
+        if !self.open.has_room(fields) {
+            self.seal();
+        }
+        let offset = self.open.push(main, sub, tombstone, fields);
+        self.count(self.number);
+        Place::new(self.number, offset, tombstone)
+    }
+
+    pub fn seal(&mut self) {
+        if !self.open.is_empty() {
+            self.sealed.push_back((self.number, self.open.take()));
+            self.number.0 += 1;
+        }
+    }
+
+    pub fn take_sealed(&mut self) -> Vec<(PageNumber, Bytes)> {
+        self.sealed.drain(..).collect()
+    }
+
+    pub fn set_next(&mut self, next: PageNumber) {
+        assert!(self.open.is_empty(), "the open page's records have their number already");
+        assert!(next.0 > 0 && self.sealed.back().is_none_or(|(last, _)| *last < next), "page numbers ascend");
+        assert!(self.counts.last_key_value().is_none_or(|(last, _)| *last < next), "page numbers ascend");
+        self.number = next;
+    }
+
+    /// Bytes of records that were not taken yet.
+    pub fn untaken_bytes(&self) -> u64 {
+        let sealed: usize = self.sealed.iter().map(|(_, payload)| payload.len()).sum();
+        (sealed + self.open.bytes().len()) as u64
+    }
+
+    /// The `KeyValue` bytes at a place, when it lies here.
+    pub fn stored(&self, place: Place) -> Option<Bytes> {
+        if place.page() == self.number {
+            let (record, _) =
+                record_at(self.open.bytes(), place.offset()).expect("the index points at whole records");
+            return Some(Bytes::copy_from_slice(record.key_value));
+        }
+        let at = self.sealed.binary_search_by_key(&place.page(), |(number, _)| *number).ok()?;
+        Some(key_value_at(&self.sealed[at].1, place))
+    }
+
+    /// Whether a page is still here.
+    pub fn holds(&self, page: PageNumber) -> bool {
+        page == self.number || self.sealed.binary_search_by_key(&page, |(number, _)| *number).is_ok()
+    }
+
+    /// One more record of `page` in the index.
+    pub fn count(&mut self, page: PageNumber) {
+        *self.counts.entry(page).or_default() += 1;
+    }
+
+    /// The index has dropped a record.
+    pub fn discount(&mut self, place: Place) {
+        let count = self.counts.get_mut(&place.page()).expect("the record was counted");
+        *count -= 1;
+        if *count == 0 {
+            self.counts.remove(&place.page());
+        }
+    }
+
+    /// The oldest page that the index points to; the open one when there is none.
+    pub fn oldest_live(&self) -> PageNumber {
+        self.counts.first_key_value().map_or(self.number, |(page, _)| *page)
+    }
+
+    /// Up to `pages_max` pages that the index points to, ascending, from `from`.
+    pub fn live_pages(&self, from: PageNumber, pages_max: usize) -> Vec<PageNumber> {
+        self.counts.range(from..).take(pages_max).map(|(page, _)| *page).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mvcc::page::PAGE_BYTES;
+
+    #[test]
+    fn pages_fill_in_turn_and_stay_readable_until_taken() {
+        let mut tail = Tail::new();
+        tail.set_next(PageNumber(5));
+        let value = vec![7; PAGE_BYTES / 3];
+        let fields = Fields { key: b"k", value: &value, ..Fields::default() };
+        let places: Vec<_> = (0..5).map(|sub| tail.append(2, sub, false, &fields)).collect();
+        assert_eq!(places.iter().map(|place| place.page().0).collect::<Vec<_>>(), [5, 5, 6, 6, 7]);
+        let mut expected = Vec::new();
+        fields.encode(&mut expected);
+        assert!(places.iter().all(|place| tail.stored(*place).unwrap() == expected));
+        let taken: Vec<_> = tail.take_sealed().into_iter().map(|(number, _)| number.0).collect();
+        assert_eq!(taken, [5, 6]);
+        assert_eq!(tail.stored(places[0]), None);
+        assert!(tail.stored(places[4]).is_some());
+        tail.seal();
+        tail.seal();
+        assert_eq!(tail.take_sealed().len(), 1);
+        tail.set_next(PageNumber(9));
+        assert_eq!(tail.append(3, 0, true, &Fields::tombstone(b"k")).page(), PageNumber(9));
+    }
+
+    #[test]
+    fn the_oldest_live_page_follows_what_the_index_drops() {
+        let mut tail = Tail::new();
+        let places: Vec<_> = (0..3)
+            .map(|sub| {
+                let place = tail.append(2, sub, true, &Fields::tombstone(b"k"));
+                tail.seal();
+                place
+            })
+            .collect();
+        tail.discount(places[1]);
+        assert_eq!(tail.oldest_live(), PageNumber(1));
+        assert_eq!(tail.live_pages(PageNumber(1), 9), [PageNumber(1), PageNumber(3)]);
+        tail.discount(places[0]);
+        assert_eq!(tail.oldest_live(), PageNumber(3));
+        tail.discount(places[2]);
+        assert_eq!(tail.oldest_live(), PageNumber(4));
+    }
+}
