@@ -266,6 +266,7 @@ pub fn read(error: ReadError) -> Status {
         ReadError::Mvcc(error) => Error::from(error).status(),
         // The member is about to leave (I6); another one has the data.
         ReadError::Disk(reason) => Status::unavailable(format!("quorate: store: {reason}")),
+        ReadError::Decode(reason) => Status::unavailable(format!("quorate: store: {reason}")),
     }
 }
 

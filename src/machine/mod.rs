@@ -25,8 +25,6 @@ use crate::pagefile::PageNumber;
 use bytes::Bytes;
 use quorate_proto::{etcdserverpb as pb, raftpb};
 
-pub use crate::mvcc::check;
-
 /// Everything that entries change.
 #[derive(Debug)]
 pub struct State {

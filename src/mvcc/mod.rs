@@ -36,8 +36,6 @@ pub use range::{RangePlan, RangeSlice};
 pub use record::{Fields, Malformed, Record};
 pub use txn::{has_put, is_read_only, is_serializable};
 
-pub mod check;
-
 use crate::pagefile::PageNumber;
 use bytes::Bytes;
 use draft::{Draft, Write};
@@ -267,6 +265,16 @@ impl Mvcc {
     /// fetched elsewhere: seal and take them first.
     pub fn live_pages(&self, from: PageNumber, pages_max: usize) -> Vec<PageNumber> {
         self.tail.live_pages(from, pages_max)
+    }
+
+    /// How many pages hold records that still count.
+    pub fn live_page_count(&self) -> u64 {
+        self.tail.live_page_count()
+    }
+
+    /// The page being filled and a copy of what it holds so far.
+    pub fn open_page(&self) -> (PageNumber, Bytes) {
+        self.tail.open_page()
     }
 
     /// Whether the page was not taken yet.

@@ -77,6 +77,11 @@ impl Tail {
         Some(key_value_at(&self.sealed[at].1, place))
     }
 
+    /// The page being filled and a copy of what it holds so far.
+    pub fn open_page(&self) -> (PageNumber, Bytes) {
+        (self.number, Bytes::copy_from_slice(self.open.bytes()))
+    }
+
     /// Whether a page is still here.
     pub fn holds(&self, page: PageNumber) -> bool {
         page == self.number || self.sealed.binary_search_by_key(&page, |(number, _)| *number).is_ok()
@@ -99,6 +104,11 @@ impl Tail {
     /// The oldest page that the index points to; the open one when there is none.
     pub fn oldest_live(&self) -> PageNumber {
         self.counts.first_key_value().map_or(self.number, |(page, _)| *page)
+    }
+
+    /// How many pages the index points to.
+    pub fn live_page_count(&self) -> u64 {
+        self.counts.len() as u64
     }
 
     /// Up to `pages_max` pages that the index points to, ascending, from `from`.

@@ -61,14 +61,15 @@ impl Applier {
         let mut own = BTreeMap::new();
         loop {
             let missing = {
-                let mut state = self.shared.state_mut();
-                let compacted_before = state.compacted();
+                let shared = self.shared.clone();
+                let mut state = shared.state_mut();
+                let compacted_before = state.mvcc().compacted();
                 let pages = super::Fetched { cache: &self.shared.cache, own: &own };
                 match state.apply(entry, &pages) {
                     Ok(applied) => {
                         assert_eq!(state.applied, (entry.index, entry.term), "the mark moves with its effects");
                         self.keep_sealed(&mut state);
-                        let compacted = state.compacted();
+                        let compacted = state.mvcc().compacted();
                         drop(state);
                         self.pending = Some(self.pending.unwrap_or(0) + entry.data.len() as u64);
                         if compacted != compacted_before {
@@ -187,7 +188,7 @@ impl Applier {
             .await?
             .durable()
             .await?;
-        let (applied, compacted) = (state.applied.0, state.compacted());
+        let (applied, compacted) = (state.applied.0, state.mvcc().compacted());
         {
             let mut current = self.shared.state_mut();
             self.shared.cache.clear();

@@ -88,6 +88,8 @@ pub enum ReadError {
     Mvcc(#[from] crate::mvcc::Error),
     #[error("{0}")]
     Disk(#[from] pagefile::Error),
+    #[error("store page does not decode: {0}")]
+    Decode(String),
 }
 
 /// An applied (index, term) and the configuration that belongs to it.
@@ -211,7 +213,7 @@ impl Store {
         let position = layout.committed.as_ref().map(|(_, position)| position.clone()).unwrap_or_default();
         let applied = state.applied;
         assert_eq!(applied.0, position.index, "the state stands at the last mark");
-        let compacted = state.compacted();
+        let compacted = state.mvcc().compacted();
         let shared = Arc::new(Shared {
             state: RwLock::new(state),
             cache: PageCache::new(options.cache_bytes),
@@ -252,8 +254,7 @@ impl Store {
 
     /// Current revision and compacted mark (-1 = never).
     pub fn revisions(&self) -> (i64, i64) {
-        let state = self.shared.state();
-        (state.revision(), state.compacted())
+        self.shared.state().revisions()
     }
 
     /// Applied index and term.
@@ -269,12 +270,14 @@ impl Store {
     /// Bytes of the store on disk, without preallocation; bytes in use.
     pub fn sizes(&self) -> (u64, u64) {
         let on_disk = self.shared.size_on_disk.load(Ordering::Relaxed);
-        (on_disk, self.shared.state().live_bytes().min(on_disk))
+        let pages = self.shared.layout().records.len() as u64;
+        let live = self.shared.state().mvcc().live_page_count();
+        (on_disk, if pages == 0 { 0 } else { (u128::from(on_disk) * u128::from(live.min(pages)) / u128::from(pages)) as u64 })
     }
 
     /// Live keys.
     pub fn keys(&self) -> u64 {
-        self.shared.state().keys()
+        self.shared.state().live_keys()
     }
 
     /// Completes when physical compaction up to `revision` is done here.

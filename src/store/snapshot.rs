@@ -1,7 +1,7 @@
 //! The store as pages: for a peer, and for HashKV.
 
 use super::{Error, Position, ReadError, Shared, Store, kind};
-use crate::mvcc::{self, HashKv, Pages};
+use crate::mvcc::{FeedError, HashKv, Pages};
 use crate::pagefile::{PageNumber, PageReader};
 use bytes::Bytes;
 use quorate_proto::{etcdserverpb as pb, quorate::v1::SnapshotPage};
@@ -56,36 +56,60 @@ impl Store {
     /// HashKV at `revision` (0 = current), as etcd computes it (C9, C10).
     pub async fn hash_kv(&self, revision: i64) -> Result<pb::HashKvResponse, ReadError> {
         let shared: &Arc<Shared> = &self.shared;
-        let reader = shared.reader.read().expect("no panic while the reader is locked").clone();
-        let (current, compacted, at, numbers, open) = {
-            let state = shared.state();
-            let (current, compacted) = (state.revision(), state.compacted());
-            let at = if revision == 0 { current } else { revision };
-            if at > current {
-                return Err(mvcc::Error::FutureRevision.into());
+        loop {
+            let reader = shared.reader.read().expect("no panic while the reader is locked").clone();
+            let (current, compacted, at, pages, open) = {
+                let state = shared.state();
+                let at = state.mvcc().hash_revision(revision)?;
+                let (current, compacted) = state.revisions();
+                // The open page is copied while the list of pages stands still.
+                (current, compacted, at, state.mvcc().live_pages(PageNumber(0), usize::MAX), state.mvcc().open_page())
+            };
+            let mut hash = HashKv::new(at, compacted);
+            match self.feed(&reader, &mut hash, &pages, open).await? {
+                // A compaction came in between: begin again with the state as it is now.
+                Fed::Stale => {
+                    crate::reached!("hash begun again after a compaction");
+                }
+                Fed::Whole => {
+                    return Ok(pb::HashKvResponse {
+                        header: Some(pb::ResponseHeader { revision: current, ..Default::default() }),
+                        hash: hash.finish(),
+                        compact_revision: compacted,
+                        hash_revision: at,
+                    });
+                }
             }
-            if at > 0 && at < compacted {
-                return Err(mvcc::Error::Compacted.into());
-            }
-            // The open page is copied while the list of pages stands still.
-            (current, compacted, at, shared.layout().records.clone(), state.open_page())
-        };
-        let mut hash = HashKv::new(at, compacted);
-        for number in numbers {
-            let payload = shared.page(&reader, number).await?;
-            hash.feed(&payload, &shared.state());
         }
-        hash.feed(&open, &shared.state());
-        if shared.state().compacted() != compacted && at > 0 && at < shared.state().compacted() {
-            return Err(mvcc::Error::Compacted.into());
-        }
-        Ok(pb::HashKvResponse {
-            header: Some(pb::ResponseHeader { revision: current, ..Default::default() }),
-            hash: hash.finish(),
-            compact_revision: compacted,
-            hash_revision: at,
-        })
     }
+
+    async fn feed(
+        &self,
+        reader: &PageReader,
+        hash: &mut HashKv,
+        pages: &[PageNumber],
+        open: (PageNumber, Bytes),
+    ) -> Result<Fed, ReadError> {
+        for number in pages {
+            let payload = if *number == open.0 { open.1.clone() } else { self.shared.page(reader, *number).await? };
+            let state = self.shared.state();
+            match hash.feed(*number, &payload, state.mvcc()) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(FeedError::Compacted) => return Ok(Fed::Stale),
+                Err(FeedError::Malformed(what)) => {
+                    return Err(ReadError::Decode(format!("page {}: {what}", number.0)));
+                }
+            }
+        }
+        Ok(Fed::Whole)
+    }
+}
+
+/// Whether a hash saw one state from beginning to end.
+enum Fed {
+    Whole,
+    Stale,
 }
 
 /// Kinds are stored; what a peer sends must mean the same here.
