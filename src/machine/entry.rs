@@ -173,7 +173,7 @@ mod tests {
         };
         check(&[12 << 3 | 2, 1, 0], 12);
         check(&[12 << 3, 1], 12);
-        check(&[0x82, 0xa9, 0x05, 0], 10_784);
+        check(&[0x82, 0xa9, 0x05, 0], 10_896);
         // The old v2 requests.
         check(&[2 << 3 | 2, 0], 2);
         // Known numbers of another wire type.

@@ -222,6 +222,7 @@ impl Index {
     }
 
     /// Keys with any retained record.
+    #[cfg(test)]
     pub fn keys(&self) -> usize {
         self.keys.len()
     }
