@@ -1,14 +1,59 @@
 //! The raft loop, transport to peers, read index, snapshots sent and received,
 //! proposals waiting.
 //!
+//! | file | owns |
+//! |---|---|
+//! | `start`, `identity`, `first_start`, `bootstrap` | from a directory and flags to a running member |
+//! | `raft_loop`, `log_view`, `persistence`, `inbox`, `proposals` | the raft state, and what goes in and out of it |
+//! | `applier`, `apply_queue` | the state machine's turn |
+//! | `waiters`, `read_index` | clients that wait |
+//! | `peer_*`, `frame`, `raft_message`, `conf_change`, `pulse` | what members say to each other |
+//! | `snapshot_send`, `snapshot_receive` | whole state to a member that fell behind |
+//!
+//! One task owns raft, one the state machine; everything else talks to them through bounded queues
+//! that never make their writer wait (I10).
+//!
 //! **Never** knows what an entry means: requests are bytes with an id.
+
+mod applier;
+mod apply_queue;
+mod bootstrap;
+mod conf_change;
+mod first_start;
+mod frame;
+mod identity;
+mod inbox;
+mod log_view;
+mod peer_dial;
+mod peer_hello;
+mod peer_listen;
+mod peer_question;
+mod peer_queue;
+mod peer_set;
+mod persistence;
+mod proposals;
+mod pulse;
+mod raft_inputs;
+mod raft_loop;
+mod raft_message;
+mod read_index;
+mod shared;
+mod snapshot_receive;
+mod snapshot_send;
+mod start;
+mod waiters;
 
 use crate::env::{Env, net::Listener};
 use crate::machine::{Refusal, Reply};
 use crate::members::Members;
 use crate::store::{self, Store};
+use inbox::{Input, NotTaken, Proposal};
+use prost::Message as _;
 use quorate_proto::etcdserverpb::InternalRaftRequest;
+use shared::Shared;
+use std::sync::{Arc, atomic::Ordering};
 use std::{path::PathBuf, time::Duration};
+use tokio::sync::oneshot;
 
 /// How a member replicates.
 #[derive(Clone, Debug)]
@@ -108,7 +153,7 @@ pub struct Status {
 /// A started member; cheap to clone.
 #[derive(Clone)]
 pub struct Replica {
-    _todo: (),
+    shared: Arc<Shared>,
 }
 
 impl Replica {
@@ -119,53 +164,127 @@ impl Replica {
         options: Options,
         identity: Identity,
         peers: Vec<Listener>,
-        metrics: std::sync::Arc<dyn Observer>,
+        metrics: Arc<dyn Observer>,
     ) -> Result<Replica, StartError> {
-        let _ = (env, options, identity, peers, metrics);
-        todo!()
+        start::start(env, options, identity, peers, metrics).await
     }
 
     /// Proposes a request (its header's id is set here) and waits until it is
     /// committed durably and applied on this member (I4). On a follower it is
     /// forwarded, at most once. Fails after 5 s + 2 x election timeout (N3).
+    /// Returns the reply and the store's revision after the entry.
     pub async fn propose(&self, request: InternalRaftRequest) -> Result<(Reply, i64), ProposeError> {
-        let _ = request;
-        todo!()
+        let result = self.propose_and_wait(request).await;
+        if result.is_err() {
+            self.shared.published.proposals_failed.fetch_add(1, Ordering::Relaxed);
+        }
+        result
+    }
+
+    async fn propose_and_wait(&self, mut request: InternalRaftRequest) -> Result<(Reply, i64), ProposeError> {
+        let shared = &self.shared;
+        if shared.stopping.load(Ordering::Acquire) {
+            return Err(ProposeError::Stopped);
+        }
+        if shared.is_behind() {
+            crate::reached!("proposal refused by backlog");
+            return Err(ProposeError::TooManyRequests);
+        }
+        let id = shared.ids.next();
+        request.header.get_or_insert_default().id = id;
+        if request.encoded_len() as u64 > shared.request_bytes_max {
+            return Err(ProposeError::TooLarge);
+        }
+        let data = bytes::Bytes::from(request.encode_to_vec());
+        let now = shared.env.clock.now();
+        let answer = shared.waiters.wait(id, data.clone(), now, shared.request_timeout)?;
+        match shared.inbox.push(Input::Propose(Proposal { id, data, from: None })) {
+            Ok(()) => {}
+            Err(NotTaken::Full) => shared.waiters.answer(id, || Err(ProposeError::TooManyRequests)),
+            Err(NotTaken::Closed) => shared.waiters.answer(id, || Err(ProposeError::Stopped)),
+        }
+        // The sender is dropped unanswered only when the member dies.
+        answer.await.unwrap_or(Err(ProposeError::Stopped))
     }
 
     /// Waits until this member has applied an index that was confirmed by a
     /// quorum after this call began (I7). R14 for the times.
     pub async fn read_index(&self) -> Result<(), ReadIndexError> {
-        todo!()
+        let shared = &self.shared;
+        let (read, confirmed) = oneshot::channel();
+        match shared.inbox.push(Input::Read(read)) {
+            Ok(()) => {}
+            Err(NotTaken::Full) => return Err(ReadIndexError::Timeout),
+            Err(NotTaken::Closed) => return Err(ReadIndexError::Stopped),
+        }
+        let index = confirmed.await.unwrap_or(Err(ReadIndexError::Stopped))?;
+        if shared.store.applied().0 >= index {
+            return Ok(());
+        }
+        tokio::select! {
+            biased;
+            () = shared.store.wait_applied(index) => Ok(()),
+            () = shared.loop_ended() => Err(ReadIndexError::Stopped),
+        }
     }
 
     pub fn status(&self) -> Status {
-        todo!()
+        self.shared.status()
     }
 
     pub fn store(&self) -> &Store {
-        todo!()
+        &self.shared.store
     }
 
     /// Changes whenever the leader known here changes (0 = none).
     pub fn leader_watch(&self) -> tokio::sync::watch::Receiver<u64> {
-        todo!()
+        self.shared.leader.subscribe()
     }
 
-    /// Hands leadership to `target` (0 = the most advanced voter); fine if not leader.
+    /// Hands leadership to `target` (0 = the most advanced voter); fine if not leader, or if there
+    /// is nobody to take it. `Timeout` when the other did not take over `within` that time.
     pub async fn transfer_leadership(&self, target: u64, within: Duration) -> Result<(), ProposeError> {
-        let _ = (target, within);
-        todo!()
+        let shared = &self.shared;
+        let (answer, begun) = oneshot::channel();
+        let mut leader = self.leader_watch();
+        shared.inbox.push(Input::Transfer { target, answer }).map_err(|not_taken| match not_taken {
+            NotTaken::Full => ProposeError::TooManyRequests,
+            NotTaken::Closed => ProposeError::Stopped,
+        })?;
+        let handed_over = async {
+            if !begun.await.map_err(|_| ProposeError::Stopped)? {
+                return Ok(());
+            }
+            let own = shared.member_id;
+            leader
+                .wait_for(|leader| *leader != own && *leader != 0)
+                .await
+                .map_err(|_| ProposeError::Stopped)?;
+            crate::reached!("leadership transferred");
+            Ok(())
+        };
+        tokio::select! {
+            biased;
+            result = handed_over => result,
+            () = shared.env.clock.sleep(within) => Err(ProposeError::Timeout),
+        }
     }
 
     /// Stops in order: no new proposals, commits the store, marks what is synced, closes.
     pub async fn stop(&self) {
-        todo!()
+        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.inbox.push_always(Input::Stop);
+        self.shared.all_ended().await;
     }
 
     /// Completes with the reason when the member stopped by itself (disk failure, broken invariant).
     pub async fn failed(&self) -> String {
-        todo!()
+        let mut failure = self.shared.failure.subscribe();
+        match failure.wait_for(Option::is_some).await {
+            Ok(failure) => failure.clone().expect("just waited for"),
+            // Unreachable: the sender lives in self. Nothing failed, then.
+            Err(_) => std::future::pending().await,
+        }
     }
 }
 

@@ -1,0 +1,204 @@
+//! The applier: the one task that owns the state machine's store.
+//!
+//! Promises: entries are applied in order, each once; a reply leaves only after its entry was
+//! applied here (raft hands out only what is durable on a quorum and on this member: I4); the store
+//! commits by bytes or time, and only a commit moves the durable mark (I3). What it cannot apply
+//! stops the member before anything was changed (I2). **Never** waits for the raft loop.
+
+use super::{
+    Observer,
+    apply_queue::{ApplyQueue, Reports, Work},
+    waiters::Waiters,
+};
+use crate::{
+    env::{Clock, Moment},
+    machine::{Entry, Refusal, Reply},
+    store::{self, Position, Store},
+};
+use futures::future::BoxFuture;
+use quorate_proto::quorate::v1::SnapshotPage;
+use std::sync::Arc;
+
+/// Entries between two reports, so that credit returns while a long run is applied.
+const REPORT_ENTRIES: usize = 256;
+
+pub(super) struct ApplyTask {
+    #[allow(dead_code, reason = "probes exist in simulation only")]
+    pub member_id: u64,
+    pub applier: store::Applier,
+    pub store: Store,
+    pub options: store::Options,
+    pub clock: Arc<dyn Clock>,
+    pub queue: Arc<ApplyQueue>,
+    pub reports: Arc<Reports>,
+    pub waiters: Arc<Waiters>,
+    pub metrics: Arc<dyn Observer>,
+}
+
+impl ApplyTask {
+    /// Runs until told to stop or until something fails.
+    pub async fn run(mut self) {
+        if let Err(error) = self.work().await {
+            self.reports.add(|report| report.failed = Some(error));
+        }
+    }
+
+    async fn work(&mut self) -> Result<(), String> {
+        // One timer for each commit, not one for each entry.
+        let mut due: Option<(Moment, BoxFuture<'static, ()>)> = None;
+        loop {
+            while let Some(work) = self.queue.try_pop() {
+                match work {
+                    Work::Entries(entries) => self.apply_all(entries).await?,
+                    Work::Install { pages, answer } => {
+                        let installed = self.install(pages).await;
+                        let failed = installed.as_ref().err().cloned();
+                        // The loop may have stopped waiting: it ends the member then.
+                        let _ = answer.send(installed);
+                        if let Some(error) = failed {
+                            return Err(error);
+                        }
+                        due = None;
+                    }
+                    Work::Stop => return self.commit().await,
+                }
+                let pending = self.applier.pending_bytes();
+                let now = self.clock.now();
+                if pending >= self.options.commit_bytes || due.as_ref().is_some_and(|(at, _)| *at <= now) {
+                    self.commit().await?;
+                    due = None;
+                } else if pending > 0 && due.is_none() {
+                    let at = now + self.options.commit_interval;
+                    due = Some((at, self.clock.sleep_until(at)));
+                }
+            }
+            match &mut due {
+                None => self.queue.more().await,
+                Some((_, timer)) => {
+                    tokio::select! {
+                        biased;
+                        () = self.queue.more() => continue,
+                        () = timer => {}
+                    }
+                    self.commit().await?;
+                    due = None;
+                }
+            }
+        }
+    }
+
+    async fn apply_all(&mut self, entries: Vec<Entry>) -> Result<(), String> {
+        for run in entries.chunks(REPORT_ENTRIES) {
+            let mut changes = Vec::new();
+            for entry in run {
+                self.apply(entry, &mut changes).await?;
+            }
+            let last = run.last().expect("chunks are not empty").index;
+            let bytes = run.iter().map(|entry| entry.data.len()).sum::<usize>();
+            self.reports.add(|report| {
+                assert!(report.index < last, "entries are applied in order");
+                report.index = last;
+                report.entries += run.len();
+                report.bytes += bytes;
+                report.changes.append(&mut changes);
+            });
+        }
+        Ok(())
+    }
+
+    async fn apply(
+        &mut self,
+        entry: &Entry,
+        changes: &mut Vec<(u64, Option<quorate_proto::raftpb::ConfChange>)>,
+    ) -> Result<(), String> {
+        let began = self.clock.now();
+        crate::probe!(crate::env::trace::Probe::Applied {
+            member: self.member_id,
+            index: entry.index,
+            term: entry.term,
+            digest: crc32c::crc32c(&entry.data),
+        });
+        crate::trace!("apply", &entry.data);
+        let applied = self.applier.apply(entry).await.map_err(|error| format!("cannot apply: {error}"))?;
+        debug_assert_eq!(self.store.applied().0, entry.index, "the mark moves with its entry");
+        if let Some(change) = applied.conf_change {
+            assert!(entry.is_conf_change, "only a conf change changes the configuration");
+            changes.push((entry.index, change));
+        }
+        let seconds = self.clock.now().since(began).as_secs_f64();
+        let (kind, success) = kind(&applied.outcome);
+        self.metrics.applied(kind, success, seconds);
+        if applied.request_id != 0 {
+            let store = &self.store;
+            self.waiters.answer(applied.request_id, || {
+                let revision = store.revisions().0;
+                applied.outcome.map(|reply| (reply, revision)).map_err(Into::into)
+            });
+        }
+        #[cfg(madsim)]
+        self.probe_state(entry.index).await;
+        Ok(())
+    }
+
+    /// At round indexes every member shows its state, so that the oracle can compare.
+    #[cfg(madsim)]
+    async fn probe_state(&self, applied: u64) {
+        const EVERY: u64 = 64;
+        if !applied.is_multiple_of(EVERY) {
+            return;
+        }
+        if let Ok(reply) = self.store.hash_kv(0).await {
+            crate::probe!(crate::env::trace::Probe::State {
+                member: self.member_id,
+                applied,
+                revision: self.store.revisions().0,
+                digest: reply.hash,
+            });
+        }
+    }
+
+    async fn commit(&mut self) -> Result<(), String> {
+        if self.applier.pending_bytes() == 0 {
+            return Ok(());
+        }
+        let began = self.clock.now();
+        let position =
+            self.applier.commit().await.map_err(|error| format!("cannot commit the store: {error}"))?;
+        self.metrics.store_committed(self.clock.now().since(began).as_secs_f64());
+        self.durable(position);
+        Ok(())
+    }
+
+    async fn install(&mut self, pages: Vec<SnapshotPage>) -> Result<Position, String> {
+        let position = self
+            .applier
+            .install(pages)
+            .await
+            .map_err(|error| format!("cannot install a snapshot: {error}"))?;
+        self.durable(position.clone());
+        Ok(position)
+    }
+
+    fn durable(&self, position: Position) {
+        self.reports.add(|report| {
+            let before = report.durable.as_ref().map_or(0, |position| position.index);
+            assert!(before <= position.index, "the durable mark never falls");
+            report.durable = Some(position);
+        });
+    }
+}
+
+/// The metric's name for what was applied.
+fn kind(outcome: &Result<Reply, Refusal>) -> (&'static str, bool) {
+    let kind = match outcome {
+        Ok(Reply::Put(_)) => "Put",
+        Ok(Reply::DeleteRange(_)) => "DeleteRange",
+        Ok(Reply::Txn(_)) => "Txn",
+        Ok(Reply::Range(_)) => "Range",
+        Ok(Reply::Compaction(_)) => "Compaction",
+        Ok(Reply::Alarm(_)) => "Alarm",
+        Ok(Reply::Empty) => "Internal",
+        Err(_) => "Refused",
+    };
+    (kind, outcome.is_ok())
+}
