@@ -15,8 +15,17 @@ pub(super) const NAME_NEW: &str = "manifest.new";
 const MAGIC: [u8; 8] = *b"QrtmList";
 const HEAD: usize = 56;
 const ENTRY: usize = 40;
-/// `end` of the one segment that may still grow.
-pub(super) const OPEN: u64 = u64::MAX;
+/// Set in the stored extent of the one segment that may still grow.
+const OPEN: u64 = 1 << 63;
+
+/// How much of a segment counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// This many bytes, all of them synced; what follows is void.
+    Sealed(u64),
+    /// It may grow within this many bytes, which are durably preallocated.
+    Open(u64),
+}
 
 /// One segment of the page file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,9 +34,7 @@ pub(super) struct Listed {
     /// Number of its first page that has one.
     pub first_page: u64,
     pub first_commit: u64,
-    /// Bytes that count: everything before is synced, everything behind is
-    /// void. [`OPEN`] while the segment may grow.
-    pub end: u64,
+    pub extent: Extent,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +65,11 @@ impl Manifest {
             bytes.extend_from_slice(&segment.id.to_le_bytes());
             bytes.extend_from_slice(&segment.first_page.to_le_bytes());
             bytes.extend_from_slice(&segment.first_commit.to_le_bytes());
-            bytes.extend_from_slice(&segment.end.to_le_bytes());
+            let extent = match segment.extent {
+                Extent::Sealed(end) => end,
+                Extent::Open(size) => size | OPEN,
+            };
+            bytes.extend_from_slice(&extent.to_le_bytes());
         }
         bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
         assert_eq!(bytes.len(), length, "the manifest has the length it names");
@@ -110,14 +121,18 @@ impl Manifest {
                 id: u128::from_le_bytes(fields.take()),
                 first_page: u64::from_le_bytes(fields.take()),
                 first_commit: u64::from_le_bytes(fields.take()),
-                end: u64::from_le_bytes(fields.take()),
+                extent: match u64::from_le_bytes(fields.take()) {
+                    extent if extent & OPEN != 0 => Extent::Open(extent ^ OPEN),
+                    extent => Extent::Sealed(extent),
+                },
             };
-            if segment.end == OPEN && index + 1 != count {
+            let (Extent::Sealed(bytes) | Extent::Open(bytes)) = segment.extent;
+            if matches!(segment.extent, Extent::Open(_)) && index + 1 != count {
                 return Err(rot("only the last segment may be open"));
             }
             let possible = 1..1 << 62;
             let possible = |number| possible.contains(&number);
-            if !possible(segment.first_page) || !possible(segment.first_commit) || segment.end == 0 {
+            if !possible(segment.first_page) || !possible(segment.first_commit) || !possible(bytes) {
                 return Err(rot("the manifest names an impossible number"));
             }
             manifest.segments.push(segment);
@@ -195,13 +210,13 @@ mod tests {
     use super::*;
 
     fn sample() -> Manifest {
-        let listed = |id, end| Listed { id, first_page: 3, first_commit: 2, end };
+        let listed = |id, extent| Listed { id, first_page: 3, first_commit: 2, extent };
         Manifest {
             page_size: 512,
             synced: 4,
             next_page: 9,
             next_commit: 5,
-            segments: vec![listed(1 << 100, 1024), listed(7, OPEN)],
+            segments: vec![listed(1 << 100, Extent::Sealed(1024)), listed(7, Extent::Open(4096))],
         }
     }
 

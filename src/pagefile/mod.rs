@@ -72,11 +72,13 @@
 //! | 32..40 | highest commit known to be synced |
 //! | 40..48 | next page number |
 //! | 48..56 | next commit number |
-//! | 56.. | 40 bytes for each segment: id (16), first page number (8), first commit number (8), end (8) |
+//! | 56.. | 40 bytes for each segment: id (16), first page number (8), first commit number (8), extent (8) |
 //! | last 4 | CRC32C over everything before |
 //!
-//! `end` is the number of bytes that count: all of them are synced, and what
-//! may follow is void. The last segment alone may be open (`end` all ones).
+//! The extent of a sealed segment is the number of its bytes that count: all
+//! of them are synced, and what may follow is void. The last segment alone may
+//! be open: the highest bit of its extent is set, and the rest is the number of
+//! bytes that were preallocated, durably, before it was listed.
 //!
 //! In every later version the magics, the version, the features, the two
 //! lengths and the checksums keep their places, so that a release which does
@@ -99,7 +101,7 @@ use crate::env::{Disk, File, Io, Rng, disk::Open};
 use crate::reached;
 use bytes::Bytes;
 use header::{HEADER, Header};
-use manifest::{Listed, Manifest, OPEN};
+use manifest::{Extent, Listed, Manifest};
 use recovery::Whole;
 use segment::{Index, Segment};
 use std::{
@@ -336,7 +338,7 @@ impl PageFile {
             self.doomed.push(path.clone());
             self.manifest.segments.remove(at);
         } else {
-            self.manifest.segments[at].end = walked.end;
+            self.manifest.segments[at].extent = Extent::Sealed(walked.end);
             let on_disk = file.length().await.map_err(at_path(&path))?;
             if on_disk > walked.end {
                 self.untrimmed.push((listed.id, file.clone(), walked.end));
@@ -401,7 +403,8 @@ impl PageFile {
         }
         fresh.file.sync_data().await.map_err(at_path(&fresh.path))?;
         let mut manifest = self.manifest.clone();
-        manifest.segments.push(Listed { id: fresh.id, first_page, first_commit, end: OPEN });
+        let extent = Extent::Open(fresh.size);
+        manifest.segments.push(Listed { id: fresh.id, first_page, first_commit, extent });
         manifest.synced = self.next_commit - 1;
         self.take_current(fresh, first_page, places);
         self.put_manifest(manifest).await
@@ -510,11 +513,12 @@ impl PageFile {
         self.doomed.extend(old.into_iter().map(|segment| segment.path));
         self.untrimmed.clear();
         let (id, first_page, first_commit) = (fresh.id, self.next_page, self.next_commit);
+        let extent = Extent::Open(fresh.size);
         self.take_current(fresh, first_page, Vec::new());
         let commit = self.write_batch();
         self.sync_current().await?;
         let mut manifest = self.manifest.clone();
-        manifest.segments = vec![Listed { id, first_page, first_commit, end: OPEN }];
+        manifest.segments = vec![Listed { id, first_page, first_commit, extent }];
         manifest.synced = commit.0;
         self.put_manifest(manifest).await?;
         self.poisoned = false;

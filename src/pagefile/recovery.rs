@@ -6,7 +6,7 @@
 //! page on trust. Never writes.
 
 use super::header::{Fault, HEADER, Header, footprint};
-use super::manifest::{Listed, OPEN};
+use super::manifest::{Extent, Listed};
 use super::segment::{self, Place, refusal};
 use super::{CommitNumber, Error, Page};
 use crate::env::File;
@@ -100,11 +100,14 @@ pub(super) async fn walk(
     visit: &mut (dyn FnMut(Page, CommitNumber, bool) -> Result<(), Error> + Send),
 ) -> Result<Walked, Error> {
     let length = file.length().await.map_err(|source| Error::Io { path: path.to_owned(), source })?;
-    let sealed = listed.end != OPEN;
-    if sealed && length < listed.end {
+    let (sealed, limit) = match listed.extent {
+        Extent::Sealed(end) => (true, end),
+        Extent::Open(size) => (false, size),
+    };
+    if length < limit {
+        // Its length was durable before the manifest listed it.
         return Err(Error::Rot { path: path.to_owned(), position: length, what: "the segment is too short" });
     }
-    let limit = if sealed { listed.end } else { length };
     let mut pieces = Pieces { file, path, limit, piece: Bytes::new(), piece_at: 0 };
     let mut walked = Walked {
         places: Vec::new(),
@@ -157,7 +160,7 @@ pub(super) async fn walk(
     };
     if sealed {
         // All of it was synced before the manifest named its end.
-        return if walked.end == listed.end { Ok(walked) } else { Err(refusal(fault, path, at)) };
+        return if walked.end == limit { Ok(walked) } else { Err(refusal(fault, path, at)) };
     }
     if !matches!(fault, Fault::Bad(_)) {
         return Err(refusal(fault, path, at));

@@ -21,13 +21,17 @@ pub(super) struct Found {
 }
 
 pub(super) fn try_open(disk: &TestDisk, options: &Options, seed: u8) -> Result<Found, Error> {
+    open_with(disk, options, Rng::from_seed([seed; 32]))
+}
+
+pub(super) fn open_with(disk: &TestDisk, options: &Options, rng: Rng) -> Result<Found, Error> {
     let mut history: History = Vec::new();
     let mut complete = true;
     let opening = PageFile::open(
         Arc::new(disk.clone()),
         DIR.into(),
         options.clone(),
-        Rng::from_seed([seed; 32]),
+        rng,
         |page, commit, last| {
             if complete {
                 history.push((commit.0, Vec::new()));

@@ -6,7 +6,7 @@
 //! nothing is removed or shortened before the manifest that says so stands.
 
 use super::header::{HEADER, Header, footprint};
-use super::manifest::{self, Listed, Manifest, OPEN};
+use super::manifest::{self, Extent, Listed, Manifest};
 use super::segment::{self, Place, Segment};
 use super::{CommitNumber, Current, Error, PAGE_SIZE_MAX, PageFile, at_path};
 use crate::env::{
@@ -115,19 +115,12 @@ impl PageFile {
         let size = size.max(self.segment_size);
         assert!(size.is_multiple_of(self.page_size), "segments hold whole pages");
         assert!(size / self.page_size < 1 << 32, "a segment has less than 2^32 slots");
-        let reserved = async {
-            let file = self.disk.open(&path, Open::New).await?;
-            file.preallocate(size).await?;
-            Ok(file)
-        };
-        let file = match reserved.await {
-            Ok(file) => file,
-            Err(error) => {
-                // Nothing is lost yet: no page is in it, and nothing lists it.
-                drop(self.disk.remove(&path).await);
-                return Err(at_path(&path)(error));
-            }
-        };
+        let file = self.disk.open(&path, Open::New).await.map_err(at_path(&path))?;
+        if let Err(error) = file.preallocate(size).await {
+            // Nothing is lost yet: no page is in it, and nothing lists it.
+            drop(self.disk.remove(&path).await);
+            return Err(at_path(&path)(error));
+        }
         self.poisoned = true;
         file.sync_data().await.map_err(at_path(&path))?;
         self.disk.sync_dir(&self.dir).await.map_err(at_path(&self.dir))?;
@@ -159,11 +152,13 @@ impl PageFile {
         let mut manifest = self.manifest.clone();
         if let Some(old) = &self.current {
             let listed = manifest.segments.last_mut().expect("the current segment is listed");
-            assert!(listed.id == old.id && listed.end == OPEN, "the current segment is the last, and open");
-            listed.end = old.at;
+            let open = Extent::Open(old.size);
+            assert!(listed.id == old.id && listed.extent == open, "the current segment is the last, and open");
+            listed.extent = Extent::Sealed(old.at);
         }
         let (first_page, first_commit) = (self.next_page, self.next_commit);
-        manifest.segments.push(Listed { id: fresh.id, first_page, first_commit, end: OPEN });
+        let extent = Extent::Open(fresh.size);
+        manifest.segments.push(Listed { id: fresh.id, first_page, first_commit, extent });
         manifest.synced = self.synced;
         // Shortened only once the manifest that seals it stands.
         let sealed = self.current.as_ref().map(|old| (old.id, old.file.clone(), old.at));
