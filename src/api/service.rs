@@ -7,6 +7,7 @@ use crate::{
     machine::Reply,
     replica::{self, Replica},
 };
+use futures::TryFutureExt;
 use quorate_proto::etcdserverpb::{InternalRaftRequest, ResponseHeader};
 use std::{convert::Infallible, ops::Deref, sync::Arc, time::Duration};
 use tonic::Status;
@@ -120,8 +121,13 @@ impl<B: Backend> Api<B> {
     }
 
     /// Through the log and applied here (I4).
-    pub(super) async fn propose(&self, request: InternalRaftRequest) -> Result<(Reply, i64), Status> {
-        self.backend.propose(request).await.map_err(errors::proposal)
+    ///
+    /// Not an `async fn`: that would hold the request, which is large, twice in each call's future.
+    pub(super) fn propose(
+        &self,
+        request: InternalRaftRequest,
+    ) -> impl Future<Output = Result<(Reply, i64), Status>> + Send {
+        self.backend.propose(request).map_err(errors::proposal)
     }
 
     /// What follows sees everything that was acknowledged before this call began (I7).
