@@ -10,6 +10,7 @@ pub mod disk;
 pub mod log_file;
 pub mod net;
 pub mod os;
+pub mod process;
 pub mod resolve;
 pub mod process;
 pub mod rng;
