@@ -212,7 +212,7 @@ fn test_items(bare: &str) -> Vec<(usize, usize)> {
                 at = closing(bare, open) + 1;
             }
             let end = match bare[at..].find(['{', ';']) {
-                Some(end) if bare[at..].as_bytes()[end] == b'{' => closing(bare, at + end) + 1,
+                Some(end) if bare.as_bytes()[at + end] == b'{' => closing(bare, at + end) + 1,
                 Some(end) => at + end + 1,
                 None => bare.len(),
             };

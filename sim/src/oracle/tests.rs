@@ -451,7 +451,7 @@ fn config(cases: u32) -> ProptestConfig {
 }
 
 proptest! {
-    #![proptest_config(config(150))]
+    #![proptest_config(config(100))]
 
     #[test]
     fn one_at_a_time_is_good_and_every_spoiled_answer_is_found(
@@ -476,7 +476,7 @@ proptest! {
     fn concurrent_is_good(draws in draws(60, 6)) {
         let (history, evidence) = rehearse(&draws).finish();
         assert_good(&history, &evidence);
-        let verdict = search(&history, 30, 20_000);
+        let verdict = search(&history, 30, 3_000);
         prop_assert!(!matches!(verdict, Verdict::Not(_)), "{verdict:?}\n{history}");
     }
 
@@ -519,7 +519,7 @@ proptest! {
         for op in &mut history.ops {
             op.member = None;
         }
-        let verdict = search(&history, 64, 50_000);
+        let verdict = search(&history, 64, 10_000);
         let by_log = judge(&history, &evidence);
         if matches!(verdict, Verdict::Not(_)) {
             prop_assert!(!by_log.is_empty());
