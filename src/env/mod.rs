@@ -12,7 +12,6 @@ pub mod net;
 pub mod os;
 pub mod process;
 pub mod resolve;
-pub mod process;
 pub mod rng;
 pub mod task;
 pub mod timer;

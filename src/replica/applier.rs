@@ -35,6 +35,12 @@ pub(super) struct ApplyTask {
     pub metrics: Arc<dyn Observer>,
 }
 
+/// A commit of the store that is being written.
+struct Writing {
+    began: Moment,
+    durable: BoxFuture<'static, Result<Position, store::Error>>,
+}
+
 impl ApplyTask {
     /// Runs until told to stop or until something fails.
     pub async fn run(mut self) {
@@ -46,11 +52,14 @@ impl ApplyTask {
     async fn work(&mut self) -> Result<(), String> {
         // One timer for each commit, not one for each entry.
         let mut due: Option<(Moment, BoxFuture<'static, ()>)> = None;
+        // The commit being written; entries are applied meanwhile.
+        let mut writing: Option<Writing> = None;
         loop {
             while let Some(work) = self.queue.try_pop() {
                 match work {
                     Work::Entries(entries) => self.apply_all(entries).await?,
                     Work::Install { pages, answer } => {
+                        self.finish(writing.take()).await?;
                         let installed = self.install(pages).await;
                         let failed = installed.as_ref().err().cloned();
                         // The loop may have stopped waiting: it ends the member then.
@@ -60,31 +69,79 @@ impl ApplyTask {
                         }
                         due = None;
                     }
-                    Work::Stop => return self.commit().await,
+                    Work::Stop => {
+                        self.finish(writing.take()).await?;
+                        let last = self.begin_commit().await?;
+                        self.finish(last).await?;
+                        return self.applier.mark_synced().await.map_err(|error| format!("cannot mark the store: {error}"));
+                    }
                 }
-                let pending = self.applier.pending_bytes();
                 let now = self.clock.now();
-                if pending >= self.options.commit_bytes || due.as_ref().is_some_and(|(at, _)| *at <= now) {
-                    self.commit().await?;
-                    due = None;
-                } else if pending > 0 && due.is_none() {
-                    let at = now + self.options.commit_interval;
-                    due = Some((at, self.clock.sleep_until(at)));
+                match self.applier.pending_bytes() {
+                    None => {}
+                    Some(bytes) if bytes >= self.options.commit_bytes || due.as_ref().is_some_and(|(at, _)| *at <= now) => {
+                        self.finish(writing.take()).await?;
+                        writing = self.begin_commit().await?;
+                        due = None;
+                    }
+                    Some(_) if due.is_none() => {
+                        let at = now + self.options.commit_interval;
+                        due = Some((at, self.clock.sleep_until(at)));
+                    }
+                    Some(_) => {}
                 }
             }
-            match &mut due {
-                None => self.queue.more().await,
-                Some((_, timer)) => {
-                    tokio::select! {
-                        biased;
-                        () = self.queue.more() => continue,
-                        () = timer => {}
-                    }
-                    self.commit().await?;
+            let durable = async {
+                match &mut writing {
+                    Some(writing) => (&mut writing.durable).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let timer = async {
+                match &mut due {
+                    Some((_, timer)) => timer.await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                position = durable => {
+                    let began = writing.take().expect("it was just awaited").began;
+                    self.committed(began, position)?;
+                }
+                () = self.queue.more() => {}
+                () = timer => {
                     due = None;
+                    self.finish(writing.take()).await?;
+                    writing = self.begin_commit().await?;
                 }
             }
         }
+    }
+
+    /// Begins a commit if anything was applied since the last one.
+    async fn begin_commit(&mut self) -> Result<Option<Writing>, String> {
+        if self.applier.pending_bytes().is_none() {
+            return Ok(None);
+        }
+        let began = self.clock.now();
+        let ticket = self.applier.begin_commit().await.map_err(|error| format!("cannot commit the store: {error}"))?;
+        Ok(Some(Writing { began, durable: Box::pin(ticket.durable()) }))
+    }
+
+    /// Waits for a commit that is being written.
+    async fn finish(&self, writing: Option<Writing>) -> Result<(), String> {
+        match writing {
+            Some(writing) => self.committed(writing.began, writing.durable.await),
+            None => Ok(()),
+        }
+    }
+
+    fn committed(&self, began: Moment, position: Result<Position, store::Error>) -> Result<(), String> {
+        let position = position.map_err(|error| format!("cannot commit the store: {error}"))?;
+        self.metrics.store_committed(self.clock.now().since(began).as_secs_f64());
+        self.durable(position);
+        Ok(())
     }
 
     async fn apply_all(&mut self, entries: Vec<Entry>) -> Result<(), String> {
@@ -155,18 +212,6 @@ impl ApplyTask {
                 digest: reply.hash,
             });
         }
-    }
-
-    async fn commit(&mut self) -> Result<(), String> {
-        if self.applier.pending_bytes() == 0 {
-            return Ok(());
-        }
-        let began = self.clock.now();
-        let position =
-            self.applier.commit().await.map_err(|error| format!("cannot commit the store: {error}"))?;
-        self.metrics.store_committed(self.clock.now().since(began).as_secs_f64());
-        self.durable(position);
-        Ok(())
     }
 
     async fn install(&mut self, pages: Vec<SnapshotPage>) -> Result<Position, String> {
