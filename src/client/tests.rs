@@ -17,8 +17,8 @@ use tonic::Code;
 
 fn options() -> ClientOptions {
     ClientOptions {
-        call_timeout: Duration::from_millis(400),
-        attempt_timeout: Duration::from_millis(50),
+        call_timeout: Duration::from_secs(3),
+        attempt_timeout: Duration::from_millis(800),
         retry_pause: Duration::from_millis(2),
         http: HttpOptions {
             reconnect_backoff: Duration::from_millis(1),

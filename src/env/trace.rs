@@ -22,33 +22,33 @@ pub enum Probe {
 /// Counts that the code came here, for campaigns: `reached!("snapshot installed")`.
 #[macro_export]
 macro_rules! reached {
-    ($mark:literal) => {
+    ($mark:literal) => {{
         #[cfg(madsim)]
         $crate::env::trace::mark($mark);
-    };
+    }};
 }
 
 /// Hands a [`Probe`] to the oracles; the argument is not evaluated in production.
 #[macro_export]
 macro_rules! probe {
-    ($probe:expr) => {
+    ($probe:expr) => {{
         #[cfg(madsim)]
         $crate::env::trace::probe($probe);
-    };
+    }};
 }
 
 /// Adds to the trace hash: `trace!("apply", &bytes)`, or `trace!("wire", port, &bytes)` with a
 /// number that says where; not evaluated in production.
 #[macro_export]
 macro_rules! trace {
-    ($kind:literal, $bytes:expr) => {
+    ($kind:literal, $bytes:expr) => {{
         #[cfg(madsim)]
         $crate::env::trace::event($kind, $bytes);
-    };
-    ($kind:literal, $place:expr, $bytes:expr) => {
+    }};
+    ($kind:literal, $place:expr, $bytes:expr) => {{
         #[cfg(madsim)]
         $crate::env::trace::event_at($kind, $place, $bytes);
-    };
+    }};
 }
 
 #[cfg(madsim)]

@@ -204,6 +204,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_router_takes_the_layer() {
+        let route = axum::routing::get(|| async {});
+        let _: axum::Router = axum::Router::new().route("/", route).layer(DeadlineLayer);
+    }
+
+    #[test]
     fn timeouts_are_read_as_the_protocol_writes_them() {
         let check = |text: &str, expected: Option<Duration>| {
             let mut headers = HeaderMap::new();

@@ -182,6 +182,12 @@ impl Running {
         self.stop.send_replace(true);
     }
 
+    /// Serves until its node dies.
+    #[cfg(madsim)]
+    pub(crate) async fn stopped_by_others(self) {
+        self.task.await.unwrap();
+    }
+
     pub(crate) async fn stopped(self) {
         self.stop();
         self.task.await.unwrap();

@@ -9,12 +9,15 @@
 mod channel;
 mod deadline;
 #[cfg(test)]
-#[cfg(not(madsim))]
+#[cfg_attr(madsim, allow(dead_code))] // The simulated tests use less of it.
 pub(crate) mod fake;
 mod http_server;
 #[cfg(madsim)]
 pub mod links;
 mod listener;
+#[cfg(test)]
+#[cfg(madsim)]
+mod simulated;
 mod stream;
 #[cfg(test)]
 #[cfg(not(madsim))]
