@@ -1,6 +1,7 @@
 //! The behaviours of Range, Put, DeleteRange, Txn, Compact and HashKV, as data.
 
 mod model;
+mod session;
 
 use super::*;
 use pb::{
@@ -223,7 +224,7 @@ fn hashes_are_those_of_etcd() {
     for reclaiming in [false, true] {
         let mut store = Store::default();
         let mut compared = 0;
-        for line in include_str!("hash_vectors.txt").lines() {
+        for line in include_str!("tests/etcd_hashes.txt").lines() {
             let Some(asked) = line.strip_prefix("hash ") else {
                 store.run(line);
                 if reclaiming {
