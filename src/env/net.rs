@@ -67,12 +67,7 @@ impl Default for HttpOptions {
 pub struct RemoteAddress(pub SocketAddr);
 
 /// Serves gRPC and HTTP/1.1 on one port until `stop` turns true, then drains.
-pub async fn serve_http(
-    listener: Listener,
-    router: axum::Router,
-    options: HttpOptions,
-    stop: watch::Receiver<bool>,
-) {
+pub async fn serve_http(listener: Listener, router: axum::Router, options: HttpOptions, stop: watch::Receiver<bool>) {
     let _ = (listener, router, options, stop);
     todo!()
 }

@@ -169,11 +169,7 @@ impl Writer {
     /// Writes and syncs what [`Log::append`] hands in, many appends under one
     /// sync, until the last [`Log`] is gone. `said` is called after each sync.
     /// `synced` sees each sync's duration in seconds (metrics).
-    pub async fn run(
-        self,
-        said: impl FnMut(Persisted) + Send + 'static,
-        synced: impl FnMut(f64) + Send + 'static,
-    ) {
+    pub async fn run(self, said: impl FnMut(Persisted) + Send + 'static, synced: impl FnMut(f64) + Send + 'static) {
         let _ = (said, synced);
         todo!()
     }
