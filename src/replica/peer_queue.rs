@@ -70,13 +70,14 @@ impl PeerQueue {
         self.held.lock().expect("no panic while the queue is locked")
     }
 
-    /// Takes `item`, or gives it back when there is no room (or, for a forward, no connection).
-    pub fn push(&self, item: Outgoing) -> Result<(), Outgoing> {
+    /// Takes `item`; `false` when there is no room (or, for anything but raft's messages, no
+    /// connection): it is dropped.
+    pub fn push(&self, item: Outgoing) -> bool {
         let cost = item.cost_bytes();
         let mut held = self.held();
         if !held.connected {
             if !matches!(item, Outgoing::Raft(_)) {
-                return Err(item);
+                return false;
             }
             while held.items.len() >= UNCONNECTED_ITEMS_MAX {
                 let oldest = held.items.pop_front().expect("just counted");
@@ -86,13 +87,13 @@ impl PeerQueue {
         // One item always fits, however large.
         if held.items.len() >= QUEUE_ITEMS_MAX || (held.bytes + cost > QUEUE_BYTES_MAX && held.bytes > 0) {
             crate::reached!("peer queue full");
-            return Err(item);
+            return false;
         }
         held.bytes += cost;
         held.items.push_back(item);
         drop(held);
         self.wake.notify_one();
-        Ok(())
+        true
     }
 
     pub fn connected(&self) {
@@ -163,13 +164,13 @@ mod tests {
     #[test]
     fn a_forward_needs_a_connection_and_comes_back_when_it_breaks_unwritten() {
         let queue = PeerQueue::default();
-        assert!(queue.push(forward(1)).is_err());
+        assert!(!queue.push(forward(1)));
         queue.connected();
-        queue.push(forward(1)).unwrap();
+        assert!(queue.push(forward(1)));
         let mut batch = Vec::new();
         queue.take(&mut batch).now_or_never().unwrap();
-        queue.push(Outgoing::Raft(Message::default())).unwrap();
-        queue.push(forward(2)).unwrap();
+        assert!(queue.push(Outgoing::Raft(Message::default())));
+        assert!(queue.push(forward(2)));
         let back: Vec<u64> = queue.disconnected().into_iter().map(|proposal| proposal.id).collect();
         assert_eq!(back, [2], "the first may have been written");
         assert_eq!(queue.waiting(), (0, 0));
@@ -179,11 +180,11 @@ mod tests {
     fn the_queue_is_bounded() {
         let queue = PeerQueue::default();
         for term in 0..1000 {
-            queue.push(Outgoing::Raft(Message { term, ..Message::default() })).unwrap();
+            assert!(queue.push(Outgoing::Raft(Message { term, ..Message::default() })));
         }
         assert_eq!(queue.waiting().0, UNCONNECTED_ITEMS_MAX);
         queue.connected();
-        while queue.push(Outgoing::Raft(Message::default())).is_ok() {}
+        while queue.push(Outgoing::Raft(Message::default())) {}
         assert_eq!(queue.waiting().0, QUEUE_ITEMS_MAX);
         let mut batch = Vec::new();
         queue.take(&mut batch).now_or_never().unwrap();

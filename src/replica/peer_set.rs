@@ -160,13 +160,13 @@ impl PeerSet {
 
     /// Queues a raft message; `false` if it was dropped.
     pub fn send(&self, message: Message) -> bool {
-        self.link(message.to).is_some_and(|link| link.queue.push(Outgoing::Raft(message)).is_ok())
+        self.link(message.to).is_some_and(|link| link.queue.push(Outgoing::Raft(message)))
     }
 
     /// Queues a request for the leader; `false` if it certainly did not go out.
     pub fn forward(&self, leader: u64, id: u64, data: bytes::Bytes) -> bool {
         let proposal = Proposal { id, data, from: None };
-        self.link(leader).is_some_and(|link| link.queue.push(Outgoing::Forward(proposal)).is_ok())
+        self.link(leader).is_some_and(|link| link.queue.push(Outgoing::Forward(proposal)))
     }
 
     /// Tells a peer that its request was certainly not proposed. Lost if there is no connection:
