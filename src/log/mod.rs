@@ -334,7 +334,9 @@ impl Log {
                 if next <= state.tail.start().0 || next >= state.tail.first_in_memory() {
                     break;
                 }
-                state.places.from(next, high, FETCH_PAGES)
+                let runs = state.places.from(next, high, FETCH_PAGES);
+                assert!(!runs.is_empty(), "entry {next} left memory, so a page holds it");
+                runs
             };
             let pages = runs.iter().map(|run| self.shared.reader.read(run.page));
             let pages = futures::future::join_all(pages).await;

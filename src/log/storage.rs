@@ -52,10 +52,12 @@ impl State {
             let at = low.checked_sub(run.first()?.index)?;
             run.get(usize::try_from(at).ok()?..).filter(|run| !run.is_empty())
         })?;
-        let run = &run[..run.len().min((high - low) as usize)];
-        // One term at an index is one entry, and so is everything before it.
-        let last = run.last()?;
-        (self.tail.term(last.index) == Some(last.term)).then(|| tail::within(run.iter(), bytes_max).cloned().collect())
+        // One term at an index is one entry, and so is everything before it;
+        // what was replaced since it was fetched does not count.
+        let asked = run.len().min((high - low) as usize);
+        let current = |entry: &Entry| self.tail.term(entry.index) == Some(entry.term);
+        let run = &run[..run[..asked].iter().rposition(current)? + 1];
+        Some(tail::within(run.iter(), bytes_max).cloned().collect())
     }
 }
 

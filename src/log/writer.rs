@@ -90,6 +90,11 @@ impl Writer {
         }
     }
 
+    /// Bytes on disk, preallocation included.
+    pub fn size_on_disk(&self) -> u64 {
+        self.file.size_on_disk()
+    }
+
     /// Sets the idle timer: a task of its own, so that no timer is built for
     /// each turn. One runs at a time.
     fn arm(&mut self) {
