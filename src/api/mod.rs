@@ -17,18 +17,12 @@ impl Observer for Metrics {
 }
 
 pub struct Settings {
-    pub process: fn() -> Option<crate::env::process::Process>,
+    pub cors: Vec<String>,
     pub max_txn_ops: usize,
     pub max_request_bytes: u64,
     pub quota_backend_bytes: i64,
     pub request_timeout: Duration,
     pub gateway: bool,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        todo!()
-    }
 }
 
 pub struct Service;

@@ -10,7 +10,6 @@ pub mod disk;
 pub mod log_file;
 pub mod net;
 pub mod os;
-pub mod process;
 pub mod resolve;
 pub mod rng;
 pub mod task;
