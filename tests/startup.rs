@@ -5,8 +5,10 @@
 //! are held by snapshots with what differs between runs replaced: times, line
 //! numbers, ports, directories.
 
-// Production's door is closed to tests too, but a test that runs processes needs a thread to read them.
-#![allow(clippy::disallowed_methods)]
+// A simulated world has no processes.
+#![cfg(not(madsim))]
+// A test that runs processes needs a thread that reads what they say; an unwrap is its verdict.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, TcpListener};

@@ -51,6 +51,10 @@ pub struct Config {
     /// 0 = the default of 2 GiB, negative = none.
     pub quota_backend_bytes: i64,
     pub pre_vote: bool,
+    /// Whether the JSON API is served under `/v3/`.
+    pub grpc_gateway: bool,
+    /// Allowed web origins; `*` = all.
+    pub cors: Vec<String>,
     /// Limits and timers of client connections; `drain` is set by [`Config::proposal_timeout`].
     pub http: HttpOptions,
     pub log: crate::log::Options,
@@ -86,6 +90,8 @@ impl Default for Config {
             max_request_bytes: 1_572_864,
             quota_backend_bytes: 0,
             pre_vote: true,
+            grpc_gateway: true,
+            cors: vec!["*".to_owned()],
             http: HttpOptions {
                 keepalive_interval: Some(Duration::from_secs(2 * 60 * 60)),
                 keepalive_timeout: Duration::from_secs(20),

@@ -5,20 +5,20 @@
 //! only production has: command line, signals, exit status. **Never** protocol
 //! details: requests are `api`'s, replication is `replica`'s.
 
-mod command_line;
+pub mod command_line;
 pub mod config;
 mod data_dir;
-mod flags;
-mod help;
+pub mod flags;
+pub mod help;
 mod initial_cluster;
 pub mod logging;
 #[cfg(not(madsim))]
 pub mod process;
-mod settings;
+pub mod settings;
 mod start;
 mod stop;
 pub mod urls;
-mod values;
+pub mod values;
 
 pub use config::{ClusterState, Config, ConfigError};
 pub use start::{Server, StartError, start};

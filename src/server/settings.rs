@@ -237,6 +237,11 @@ impl Settings {
                 other => unreachable!("--quota-backend-bytes is a number in the table, not {other:?}"),
             },
             pre_vote: self.switch("pre-vote"),
+            grpc_gateway: self.switch("enable-grpc-gateway"),
+            cors: match self.text("cors").as_str() {
+                "" | "*" => defaults.cors,
+                origins => origins.split(',').map(|origin| origin.trim().to_owned()).collect(),
+            },
             http: crate::env::net::HttpOptions {
                 keepalive_interval: (!keepalive_interval.is_zero()).then_some(keepalive_interval),
                 keepalive_timeout: self.duration("grpc-keepalive-timeout"),
@@ -274,6 +279,12 @@ mod tests {
         assert_eq!(config.heartbeat_interval, Duration::from_millis(50));
         assert_eq!((config.max_txn_ops, config.snapshot_count, config.pre_vote), (2, 10_000, false));
         assert_eq!(config.http.keepalive_interval, None);
+        let args = ["--cors=http://a:1, http://b:2", "--enable-grpc-gateway=false"];
+        let config = gather(&args, &[]).unwrap().config().unwrap();
+        assert_eq!(
+            (config.cors, config.grpc_gateway),
+            (vec!["http://a:1".to_owned(), "http://b:2".to_owned()], false)
+        );
     }
 
     #[test]

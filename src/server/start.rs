@@ -406,7 +406,8 @@ fn api_settings(config: &Config) -> api::Settings {
         max_request_bytes: config.max_request_bytes,
         quota_backend_bytes: config.quota_backend_bytes,
         request_timeout: config.proposal_timeout(),
-        ..api::Settings::default()
+        gateway: config.grpc_gateway,
+        cors: config.cors.clone(),
     }
 }
 
