@@ -126,7 +126,9 @@ fn simulate<F: Future<Output = T> + 'static, T>(seed: u64, limit: Duration, make
     runtime.add_simulator::<crate::clock::ClockSim>();
     runtime.add_simulator::<quorate::env::net::links::Links>();
     let around = surround(seed);
-    around.block_on(real_tokio::task::unconstrained(async move { runtime.block_on(make()) }))
+    around.block_on(real_tokio::task::unconstrained(
+        async move { runtime.block_on(async move { make().await }) },
+    ))
 }
 
 /// tokio's own counters (select, watch) are drawn from this runtime's seed.
