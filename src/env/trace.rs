@@ -11,6 +11,8 @@ pub enum Probe {
     Leader { member: u64, term: u64 },
     /// A member handed an entry to its state machine.
     Applied { member: u64, index: u64, term: u64, digest: u32 },
+    /// The request bytes of an entry that a member applied; conf changes are left out.
+    Entry { member: u64, index: u64, term: u64, data: bytes::Bytes },
     /// A member's committed index rose.
     Committed { member: u64, index: u64, term: u64 },
     /// A queue's length was seen next to its bound (I10).

@@ -175,6 +175,14 @@ impl ApplyTask {
             term: entry.term,
             digest: crc32c::crc32c(&entry.data),
         });
+        if !entry.is_conf_change {
+            crate::probe!(crate::env::trace::Probe::Entry {
+                member: self.member_id,
+                index: entry.index,
+                term: entry.term,
+                data: entry.data.clone(),
+            });
+        }
         crate::trace!("apply", &entry.data);
         let applied = self.applier.apply(entry).await.map_err(|error| format!("cannot apply: {error}"))?;
         debug_assert_eq!(self.store.applied().0, entry.index, "the mark moves with its entry");

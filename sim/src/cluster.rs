@@ -1,0 +1,310 @@
+//! The members under test: the product's own server, one for each node, and what the world does to them.
+//!
+//! Promises: a member is always killed before it is started again, so that ports,
+//! locks and file handles of its former life are gone; a member that stops by
+//! itself is noticed at once. **Never** decides when: the plan does.
+
+use crate::clock::{ClockSim, SimClock};
+use crate::dice::Dice;
+use crate::disk::{DiskSim, Keep, SimDisk};
+use crate::journal::note;
+use crate::net::{Cables, Socket};
+use crate::plan::Head;
+use madsim::runtime::{Handle, NodeHandle};
+use madsim::task::NodeId;
+use quorate::env::{Env, Rng};
+use quorate::server::{Config, Url};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+/// Where every member listens for clients.
+pub const CLIENT_PORT: u16 = 2379;
+const PEER_PORT: u16 = 2380;
+
+/// A member that stopped by itself.
+#[derive(Clone, Debug)]
+pub struct Exit {
+    /// From 1.
+    pub member: usize,
+    pub life: u64,
+    pub reason: String,
+}
+
+/// Who stopped by itself since the world last looked.
+#[derive(Default)]
+pub struct Exits {
+    list: Mutex<Vec<Exit>>,
+    bell: tokio::sync::Notify,
+}
+
+impl Exits {
+    fn push(&self, exit: Exit) {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner).push(exit);
+        self.bell.notify_one();
+    }
+
+    pub fn take(&self) -> Vec<Exit> {
+        std::mem::take(&mut *self.list.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Completes when there may be one.
+    pub async fn rung(&self) {
+        self.bell.notified().await;
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Up,
+    Paused,
+    Down,
+    /// Its disk is damaged for good: not started again, not expected to serve.
+    Lost,
+}
+
+struct Member {
+    node: NodeHandle,
+    state: State,
+    life: Arc<AtomicU64>,
+    /// Something was done to its disk in this life that a member may stop over.
+    excused: bool,
+}
+
+/// All members, and the cables that join them and their clients.
+pub struct Cluster {
+    handle: Handle,
+    members: Vec<Member>,
+    pub cables: Cables,
+    pub exits: Arc<Exits>,
+    /// Raft ids by number, from the product's own rule.
+    pub ids: BTreeMap<u64, usize>,
+    dice: Dice,
+    /// Sentences about members that stopped with no reason that the world gave them.
+    pub complaints: Vec<String>,
+}
+
+/// The name of member `number` (from 1).
+pub fn name(number: usize) -> String {
+    format!("n{number}")
+}
+
+/// `host:port` of member `number` for clients.
+pub fn client_address(number: usize) -> String {
+    format!("{}:{CLIENT_PORT}", name(number))
+}
+
+fn peer_url(number: usize) -> String {
+    format!("http://{}:{PEER_PORT}", name(number))
+}
+
+fn url(text: &str) -> Url {
+    text.parse().expect("URLs of the simulation are well formed")
+}
+
+/// What member `number` is started with.
+fn config(head: &Head, number: usize) -> Config {
+    let sizes = &head.sizes;
+    let initial: Vec<String> =
+        (1..=head.members).map(|other| format!("{}={}", name(other), peer_url(other))).collect();
+    let mut config = Config {
+        name: name(number),
+        data_dir: PathBuf::from("/data"),
+        listen_peer_urls: vec![url(&format!("http://0.0.0.0:{PEER_PORT}"))],
+        listen_client_urls: vec![url(&format!("http://0.0.0.0:{CLIENT_PORT}"))],
+        advertise_peer_urls: vec![url(&peer_url(number))],
+        advertise_client_urls: vec![url(&format!("http://{}", client_address(number)))],
+        initial_cluster: initial.join(","),
+        heartbeat_interval: Duration::from_millis(sizes.heartbeat_ms),
+        election_timeout: Duration::from_millis(sizes.election_ms),
+        snapshot_count: sizes.snapshot_count,
+        snapshot_catchup_entries: sizes.catchup_entries,
+        ..Config::default()
+    };
+    // A connection through a cut must be given up within the run.
+    config.http.keepalive_interval = Some(Duration::from_secs(2));
+    config.http.keepalive_timeout = Duration::from_secs(2);
+    let page = u32::try_from(sizes.page_bytes).expect("a page is small");
+    config.log.page_size = page;
+    config.log.segment_size = sizes.log_segment_bytes;
+    config.log.cache_bytes = sizes.log_cache_bytes;
+    config.store.page_size = page;
+    config.store.segment_size = sizes.store_segment_bytes;
+    config.store.cache_bytes = sizes.store_cache_bytes;
+    config.store.commit_bytes = sizes.commit_bytes;
+    config.store.commit_interval = Duration::from_millis(sizes.commit_ms);
+    config
+}
+
+/// One life of a member: from its start until it stops by itself (or is killed).
+async fn live(config: Config, number: usize, life: u64, seed: [u8; 32], exits: Arc<Exits>) {
+    let env = Env {
+        disk: Arc::new(SimDisk::mount()),
+        clock: Arc::new(SimClock::current()),
+        rng: Rng::from_seed(seed),
+    };
+    note(|| format!("n{number} starts (life {life})"));
+    let reason = match quorate::server::start(config, env).await {
+        Ok(server) => {
+            note(|| format!("n{number} is up"));
+            server.failed().await
+        }
+        Err(error) => format!("did not start: {error}"),
+    };
+    note(|| format!("n{number} stopped by itself: {reason}"));
+    exits.push(Exit { member: number, life, reason });
+    // The world kills what is left of it.
+    std::future::pending::<()>().await;
+}
+
+impl Cluster {
+    /// Starts every member.
+    pub fn start(head: &Head, ids: BTreeMap<u64, usize>) -> Cluster {
+        let handle = Handle::current();
+        let exits = Arc::new(Exits::default());
+        let mut cables = Cables::default();
+        let mut members = Vec::new();
+        let [low, high] = head.sizes.latency_us.map(Duration::from_micros);
+        cables.set_latency(low, high);
+        for number in 1..=head.members {
+            let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, u8::try_from(number).expect("few members")));
+            let life = Arc::new(AtomicU64::new(0));
+            let (config, lives, told) = (config(head, number), life.clone(), exits.clone());
+            let (scenario, seed) = (head.scenario.clone(), head.seed);
+            let init = move || {
+                let life = lives.fetch_add(1, Relaxed) + 1;
+                let seed = Dice::new(&format!("{scenario} member {number} life {life}"), seed).seed();
+                live(config.clone(), number, life, seed, told.clone())
+            };
+            // The name must resolve before the first member starts.
+            let node = handle.create_node().name(name(number)).ip(ip).init(init).build();
+            cables.plug(Socket { name: name(number), id: node.id(), ip });
+            ClockSim::get().set_drift(node.id(), head.sizes.drift_ppm.get(number - 1).copied().unwrap_or(0));
+            members.push(Member { node, state: State::Up, life, excused: false });
+        }
+        let dice = Dice::new(&format!("{} cluster", head.scenario), head.seed);
+        Cluster { handle, members, cables, exits, ids, dice, complaints: Vec::new() }
+    }
+
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    pub fn numbers(&self) -> std::ops::RangeInclusive<usize> {
+        1..=self.members.len()
+    }
+
+    fn member(&mut self, number: usize) -> &mut Member {
+        &mut self.members[number - 1]
+    }
+
+    pub fn node(&self, number: usize) -> NodeId {
+        self.members[number - 1].node.id()
+    }
+
+    pub fn state(&self, number: usize) -> State {
+        self.members[number - 1].state
+    }
+
+    pub fn id_of(&self, number: usize) -> u64 {
+        self.ids.iter().find(|(_, at)| **at == number).map_or(number as u64, |(id, _)| *id)
+    }
+
+    /// From now on in this life, the member may stop by itself.
+    pub fn excuse(&mut self, number: usize) {
+        self.member(number).excused = true;
+    }
+
+    /// Kills a member that runs; `false` if it does not.
+    pub fn kill(&mut self, number: usize, power: bool) -> bool {
+        if !matches!(self.state(number), State::Up | State::Paused) {
+            return false;
+        }
+        let id = self.node(number);
+        if power {
+            let keep = Keep::draw(&mut self.dice);
+            note(|| format!("n{number} loses power: {keep:?}"));
+            DiskSim::get().lose_power(id, keep);
+        } else {
+            note(|| format!("n{number} is killed"));
+        }
+        self.handle.kill(id);
+        self.member(number).state = State::Down;
+        true
+    }
+
+    /// Machines that are off lose power too: whatever the last life had not synced is at risk.
+    pub fn cut_power_while_down(&mut self, number: usize) {
+        if self.state(number) == State::Down {
+            let keep = Keep::draw(&mut self.dice);
+            DiskSim::get().lose_power(self.node(number), keep);
+        }
+    }
+
+    /// Starts a member that is down.
+    pub fn boot(&mut self, number: usize) {
+        if self.state(number) != State::Down {
+            return;
+        }
+        let id = self.node(number);
+        self.member(number).state = State::Up;
+        self.member(number).excused = false;
+        self.handle.restart(id);
+    }
+
+    pub fn pause(&mut self, number: usize) -> bool {
+        let runs = self.state(number) == State::Up;
+        if runs {
+            note(|| format!("n{number} is paused"));
+            self.handle.pause(self.node(number));
+            self.member(number).state = State::Paused;
+        }
+        runs
+    }
+
+    pub fn resume(&mut self, number: usize) {
+        if self.state(number) == State::Paused {
+            note(|| format!("n{number} goes on"));
+            self.handle.resume(self.node(number));
+            self.member(number).state = State::Up;
+        }
+    }
+
+    /// Its data is damaged: if it stops over that, it stays away.
+    pub fn lose(&mut self, number: usize) {
+        self.kill(number, false);
+        self.member(number).state = State::Lost;
+    }
+
+    /// Clears away a member that stopped by itself; `false` if that life had ended anyway.
+    pub fn bury(&mut self, exit: &Exit) -> bool {
+        let member = self.member(exit.member);
+        if member.life.load(Relaxed) != exit.life || !matches!(member.state, State::Up | State::Paused) {
+            return false;
+        }
+        if !member.excused {
+            let Exit { member, reason, .. } = exit;
+            self.complaints
+                .push(format!("member n{member} stopped by itself though its disk was fine: {reason}"));
+        }
+        self.kill(exit.member, false)
+    }
+
+    /// Ends every member.
+    pub fn end(&mut self) {
+        for number in self.numbers() {
+            self.kill(number, false);
+        }
+    }
+}
