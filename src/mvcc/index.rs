@@ -145,6 +145,9 @@ impl Revisions {
         let newest = self.records()[kept];
         // A tombstone exactly at the compacted revision stays: a watch from there shows it.
         let first = if newest.place.tombstone() && newest.main < compacted { kept + 1 } else { kept };
+        if newest.place.tombstone() && newest.main == compacted {
+            crate::reached!("compaction kept a tombstone at its own revision");
+        }
         dropped.extend(self.records()[..first].iter().map(|record| record.place));
         if first == self.records().len() {
             return true;
