@@ -37,7 +37,12 @@ fn small() -> Options {
     Options { page_size: 512, segment_size: 512 * 8, cache_bytes: 2000 }
 }
 
-fn try_open(disk: &TestDisk, rng: &Rng, options: &Options, applied: (u64, u64)) -> Result<(Log, Writer, Opened), Error> {
+fn try_open(
+    disk: &TestDisk,
+    rng: &Rng,
+    options: &Options,
+    applied: (u64, u64),
+) -> Result<(Log, Writer, Opened), Error> {
     let env = env(disk, rng);
     block_on(Log::open(&env, "/data/log".into(), options.clone(), applied, ConfState::default()))
 }
@@ -60,8 +65,9 @@ fn work(writer: &mut Writer) -> Result<Option<u64>, Error> {
 
 fn entry(index: u64, term: u64, length: usize) -> Entry {
     let data: Bytes = (0..length).map(|at| (index * 7 + term * 13 + at as u64) as u8).collect();
-    let entry_type = if index % 5 == 0 { EntryType::EntryConfChange } else { EntryType::EntryNormal };
-    let context = if index % 3 == 0 { Bytes::from_static(b"context") } else { Bytes::new() };
+    let entry_type =
+        if index.is_multiple_of(5) { EntryType::EntryConfChange } else { EntryType::EntryNormal };
+    let context = if index.is_multiple_of(3) { Bytes::from_static(b"context") } else { Bytes::new() };
     Entry { entry_type, term, index, data, context, ..Entry::default() }
 }
 
@@ -254,7 +260,11 @@ impl Model {
     }
 
     fn term_of(&self, index: u64) -> u64 {
-        if index == self.start.0 { self.start.1 } else { self.entries.get(&index).map_or(0, |entry| entry.term) }
+        if index == self.start.0 {
+            self.start.1
+        } else {
+            self.entries.get(&index).map_or(0, |entry| entry.term)
+        }
     }
 
     /// Whether a log just opened is this one (it may start earlier: segments go whole).
@@ -264,7 +274,9 @@ impl Model {
             && opened.first_index <= first
             && (opened.hard_state.term, opened.hard_state.vote) == (self.term, self.vote)
             && log.term(self.start.0).ok() == Some(self.start.1)
-            && read(log, first, opened.last_index + 1).iter().eq(self.entries.range(first..).map(|(_, entry)| entry))
+            && read(log, first, opened.last_index + 1)
+                .iter()
+                .eq(self.entries.range(first..).map(|(_, entry)| entry))
     }
 }
 
@@ -310,7 +322,11 @@ fn any_life_is_remembered() {
                             let low = commit.max(model.start.0) + 1;
                             let last = model.last();
                             // Mostly at the end, sometimes over a suffix.
-                            let first = if rng.below(4) > 0 || low > last { last + 1 } else { low + rng.below(last + 1 - low) };
+                            let first = if rng.below(4) > 0 || low > last {
+                                last + 1
+                            } else {
+                                low + rng.below(last + 1 - low)
+                            };
                             if first <= last || rng.below(6) == 0 {
                                 (model.term, model.vote) = (model.term + 1, rng.below(3));
                             }
@@ -328,7 +344,10 @@ fn any_life_is_remembered() {
                         6..11 => match work(&mut writer) {
                             Ok(told) => {
                                 if let Some(told) = told {
-                                    let upto = tickets.iter().rfind(|(ticket, _)| *ticket <= told).map(|found| found.1);
+                                    let upto = tickets
+                                        .iter()
+                                        .rfind(|(ticket, _)| *ticket <= told)
+                                        .map(|found| found.1);
                                     states.drain(..upto.unwrap());
                                     assert_eq!(told, ticket, "an idle writer told everything");
                                     tickets.clear();
@@ -381,7 +400,8 @@ fn any_life_is_remembered() {
                             if low >= high {
                                 continue;
                             }
-                            let expected: Vec<Entry> = model.entries.range(low..).map(|(_, entry)| entry.clone()).collect();
+                            let expected: Vec<Entry> =
+                                model.entries.range(low..).map(|(_, entry)| entry.clone()).collect();
                             assert_eq!(read(&log, low, high), expected, "seed {seed}, life {life}");
                             let (cached, bound) = log.cached_bytes();
                             assert!(cached <= bound);

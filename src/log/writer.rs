@@ -54,7 +54,12 @@ pub(super) enum Turn {
 }
 
 impl Writer {
-    pub(super) fn new(shared: Arc<Shared>, file: PageFile, hard_state: HardState, clock: Arc<dyn Clock>) -> Writer {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        file: PageFile,
+        hard_state: HardState,
+        clock: Arc<dyn Clock>,
+    ) -> Writer {
         let last = shared.lock().tail.last();
         // What a kill left may lie below no durable mark.
         Writer { shared, file, hard_state, last, clock, armed: false, busy: false, unmarked: true }
