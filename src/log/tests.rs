@@ -422,3 +422,26 @@ fn any_life_is_remembered() {
         }
     }
 }
+
+/// The loop itself, with appends that arrive while it works.
+#[cfg(not(madsim))]
+#[tokio::test]
+async fn the_running_writer_tells_every_ticket() {
+    let disk = TestDisk::default();
+    let (log, writer, _) = open(&disk, &small(), (0, 0));
+    let (told, mut tickets) = tokio::sync::mpsc::channel(100);
+    let said = move |word| match word {
+        Persisted::Upto(ticket) => told.try_send(ticket).unwrap(),
+        Persisted::Failed(error) => panic!("{error}"),
+    };
+    let running = crate::env::task::spawn(writer.run(said, |seconds| assert!(seconds >= 0.0)));
+    for ticket in 1..=50 {
+        log.append(&[entry(ticket, 1, 50)], None, ticket);
+        if ticket % 7 == 0 {
+            while tickets.recv().await.unwrap() < ticket {}
+        }
+    }
+    drop(log);
+    running.await.unwrap();
+    assert_eq!(open(&disk.power_lost(|_| Fate::Lost), &small(), (0, 0)).2.last_index, 50);
+}
