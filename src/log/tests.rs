@@ -289,19 +289,19 @@ fn any_life_is_remembered() {
         let rng = seeded(seed);
         let mut disk = TestDisk::default();
         // Every state since the one that was last told as persisted.
-        let mut states = vec![Model::default()];
+        let mut states = vec![(0, Model::default())];
         let (mut commit, mut mark) = (0_u64, (0_u64, 0_u64));
         for life in 0..6 {
             disk.die_at(disk.operations() + 5 + rng.below(120));
             let options = Options { cache_bytes: rng.below(4000), ..small() };
             if let Ok((log, mut writer, opened)) = try_open(&disk, &rng, &options, mark) {
-                let mut model = match states.iter().rev().find(|state| state.is(&log, &opened)) {
-                    Some(state) => state.clone(),
+                let mut model = match states.iter().rev().find(|(_, state)| state.is(&log, &opened)) {
+                    Some((_, state)) => state.clone(),
                     None => {
                         // The store's mark was ahead: the log begins anew there.
                         let anew = opened.first_index == mark.0 + 1 && opened.last_index == mark.0;
                         assert!(anew, "seed {seed}, life {life}: no such log: {opened:?}, mark {mark:?}");
-                        let durable = &states[0];
+                        let durable = &states[0].1;
                         assert!(
                             durable.last() < mark.0 || durable.term_of(mark.0) != mark.1 || states.len() > 1,
                             "seed {seed}, life {life}: a good log was thrown away"
@@ -312,11 +312,10 @@ fn any_life_is_remembered() {
                     }
                 };
                 commit = commit.max(mark.0);
-                states = vec![model.clone()];
-                let mut ticket = 0;
-                let mut tickets: Vec<(u64, usize)> = Vec::new();
+                states = vec![(0, model.clone())];
+                let (mut ticket, mut held) = (0, None);
                 loop {
-                    let durable_last = states[0].last().min(model.last());
+                    let durable_last = states[0].1.last().min(model.last());
                     match rng.below(16) {
                         0..6 => {
                             let low = commit.max(model.start.0) + 1;
@@ -338,23 +337,24 @@ fn any_life_is_remembered() {
                             model.entries.extend(entries.iter().map(|entry| (entry.index, entry.clone())));
                             ticket += 1;
                             log.append(&entries, Some(&hard_state(model.term, model.vote, commit)), ticket);
-                            tickets.push((ticket, states.len()));
-                            states.push(model.clone());
+                            states.push((ticket, model.clone()));
                         }
-                        6..11 => match work(&mut writer) {
-                            Ok(told) => {
-                                if let Some(told) = told {
-                                    let upto = tickets
-                                        .iter()
-                                        .rfind(|(ticket, _)| *ticket <= told)
-                                        .map(|found| found.1);
-                                    states.drain(..upto.unwrap());
-                                    assert_eq!(told, ticket, "an idle writer told everything");
-                                    tickets.clear();
+                        6..8 if held.is_none() => held = writer.take_batch(),
+                        6..11 => {
+                            // A batch that was taken a while ago first; what came since may follow.
+                            let told = match held.take() {
+                                Some(batch) => {
+                                    let ticket = batch.ticket;
+                                    block_on(writer.write(batch)).map(|_| Some(ticket))
                                 }
+                                None => work(&mut writer),
+                            };
+                            let Ok(told) = told else { break };
+                            if let Some(told) = told {
+                                let promised = states.iter().rposition(|(ticket, _)| *ticket <= told);
+                                states.drain(..promised.unwrap());
                             }
-                            Err(_) => break,
-                        },
+                        }
                         11..13 => {
                             // What all states since the promise agree on may be committed.
                             if states.len() == 1 && durable_last > commit {
@@ -370,7 +370,7 @@ fn any_life_is_remembered() {
                                 log.compact(index);
                                 model.start = (index, model.term_of(index));
                                 model.entries = model.entries.split_off(&(index + 1));
-                                states = vec![model.clone()];
+                                states = vec![(ticket, model.clone())];
                             }
                         }
                         14 => {
@@ -390,8 +390,7 @@ fn any_life_is_remembered() {
                             model.start = mark;
                             ticket += 1;
                             log.reset(mark.0, mark.1, &hard_state(model.term, 0, commit), ticket);
-                            tickets.push((ticket, states.len()));
-                            states.push(model.clone());
+                            states.push((ticket, model.clone()));
                         }
                         _ => {
                             let first = model.start.0 + 1;

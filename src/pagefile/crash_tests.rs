@@ -340,3 +340,51 @@ fn lives_with_a_crash_at_any_operation() {
         }
     }
 }
+
+/// A process dies at each operation of a drop or a replacement, its successor
+/// at each operation of its open, and then the power goes, keeping any subset
+/// of the names changed since: what is removed on a manifest's word must not
+/// outlive that manifest.
+#[test]
+fn names_outlive_no_manifest() {
+    let options = options(512, 4);
+    let end = |file: &mut PageFile, replace: bool| {
+        if replace {
+            file.append(1, payload(700, 9));
+            block_on(file.replace()).map(drop)
+        } else {
+            block_on(file.drop_before(PageNumber(7))).map(drop)
+        }
+    };
+    for (replace, first_death, second_death) in [false, true]
+        .iter()
+        .flat_map(|replace| (1..16).flat_map(move |a| (1..10).map(move |b| (*replace, a, b))))
+    {
+        let disk = TestDisk::default();
+        let mut file = open(&disk, &options, 1).file;
+        let commits: History = (0..5).map(|_| commit(&mut file, &[5, 5])).collect();
+        sync(&mut file);
+        disk.die_at(disk.operations() + first_death);
+        let _ = end(&mut file, replace);
+        let successor = disk.killed();
+        successor.die_at(successor.operations() + second_death);
+        if let Ok(mut found) = try_open(&successor, &options, 2) {
+            found.file.append(1, payload(1, 1));
+            let _ = block_on(found.file.commit());
+        }
+        for subset in 0..64_u32 {
+            let mut names = 0;
+            let image = successor.power_lost(|point| match point {
+                Point::Name => {
+                    names += 1;
+                    if subset >> (names - 1) & 1 == 1 { Fate::Kept } else { Fate::Lost }
+                }
+                _ => Fate::Lost,
+            });
+            assert!(names <= 6, "{names} names are too many to go through");
+            let found = open(&image, &options, 3).history;
+            let kept = found.len() == 1 || found.ends_with(&commits[3..]);
+            assert!(kept, "replace {replace}, deaths at {first_death} and {second_death}: {found:?}");
+        }
+    }
+}
