@@ -195,8 +195,7 @@ impl Log {
         applied: (u64, u64),
         conf_state: ConfState,
     ) -> Result<(Log, Writer, Opened), Error> {
-        let sizes =
-            pagefile::Options { page_size: options.page_size, segment_size: options.segment_size };
+        let sizes = pagefile::Options { page_size: options.page_size, segment_size: options.segment_size };
         let mut replay = Replay::new(Tail::new((0, 0), applied.0, options.cache_bytes));
         let take = |page: pagefile::Page, _, _| {
             replay.take(&page);

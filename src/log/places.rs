@@ -49,7 +49,9 @@ impl Places {
 
     /// Up to `count` runs from the one that holds `index` on, those below `high` only.
     pub(super) fn from(&self, index: u64, high: u64, count: usize) -> Vec<Run> {
-        let Some(at) = self.0.partition_point(|run| run.first <= index).checked_sub(1) else { return Vec::new() };
+        let Some(at) = self.0.partition_point(|run| run.first <= index).checked_sub(1) else {
+            return Vec::new();
+        };
         let runs = self.0.range(at..).skip_while(|run| run.last < index);
         runs.take_while(|run| run.first < high).take(count).copied().collect()
     }

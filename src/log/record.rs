@@ -58,8 +58,11 @@ pub(super) fn encode(
     start: Option<(u64, u64)>,
 ) -> Vec<Record> {
     let (start_index, start_term) = start.unwrap_or_default();
-    let hard_state =
-        hard_state.map(|state| stored::HardState { term: state.term, vote: state.vote, commit: state.commit });
+    let hard_state = hard_state.map(|state| stored::HardState {
+        term: state.term,
+        vote: state.vote,
+        commit: state.commit,
+    });
     let mut page = stored::LogPage { entries: Vec::new(), hard_state, start_index, start_term };
     let mut records = Vec::new();
     let mut bytes = 0;
@@ -138,8 +141,12 @@ impl Replay {
             if state.term < self.hard_state.term {
                 return Err(format!("the term falls from {} to {}", self.hard_state.term, state.term));
             }
-            self.hard_state =
-                HardState { term: state.term, vote: state.vote, commit: state.commit, ..HardState::default() };
+            self.hard_state = HardState {
+                term: state.term,
+                vote: state.vote,
+                commit: state.commit,
+                ..HardState::default()
+            };
         }
         if stored.start_index > 0 {
             self.start_at(stored.start_index, stored.start_term)?;
@@ -188,7 +195,11 @@ impl Replay {
         let start = self.tail.start().0;
         if index < start {
             // An older start than what is there: it told of entries that are gone.
-            return if self.start_known { Err(format!("the start falls from {start} to {index}")) } else { Ok(()) };
+            return if self.start_known {
+                Err(format!("the start falls from {start} to {index}"))
+            } else {
+                Ok(())
+            };
         }
         if index > self.tail.last() {
             self.begin_at(index, term);

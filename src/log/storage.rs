@@ -81,7 +81,10 @@ impl Storage for Log {
             return Err(StorageError::Compacted.into());
         }
         let last = state.tail.last();
-        assert!(low <= high && high <= last + 1, "entries {low}..{high} are asked of a log that ends at {last}");
+        assert!(
+            low <= high && high <= last + 1,
+            "entries {low}..{high} are asked of a log that ends at {last}"
+        );
         if low == high {
             return Ok(Vec::new());
         }

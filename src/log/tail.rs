@@ -61,10 +61,6 @@ impl Tail {
         self.applied
     }
 
-    pub(super) fn persisted(&self) -> u64 {
-        self.persisted
-    }
-
     /// First index in memory; `last() + 1` when there is none.
     pub(super) fn first_in_memory(&self) -> u64 {
         self.last + 1 - self.entries.len() as u64
@@ -96,14 +92,24 @@ impl Tail {
     /// whether there were any.
     pub(super) fn append(&mut self, entries: &[Entry]) -> bool {
         let Some(first) = entries.first() else { return false };
-        assert!(first.index > self.start.0, "entry {} lies before the log's start {}", first.index, self.start.0);
+        assert!(
+            first.index > self.start.0,
+            "entry {} lies before the log's start {}",
+            first.index,
+            self.start.0
+        );
         assert!(first.index <= self.last + 1, "entry {} leaves a gap after {}", first.index, self.last);
         let replaced = first.index <= self.last;
         self.truncate(first.index);
         for entry in entries {
             assert_eq!(entry.index, self.last + 1, "entries follow each other");
             let before = self.term(self.last).expect("the last term is known");
-            assert!(entry.term >= before, "the term falls from {before} to {} at {}", entry.term, entry.index);
+            assert!(
+                entry.term >= before,
+                "the term falls from {before} to {} at {}",
+                entry.term,
+                entry.index
+            );
             if entry.term != before || self.last == self.start.0 {
                 self.terms.push_back((entry.index, entry.term));
             }
@@ -286,7 +292,7 @@ mod tests {
         assert_eq!(tail.slice(3, 6, 0).unwrap().len(), 1);
         // A suffix that reaches below memory is replaced.
         assert!(tail.append(&[entry(2, 6)]));
-        assert_eq!((bytes(&tail), tail.persisted()), ((2, 0, 1), 1));
+        assert_eq!((bytes(&tail), tail.persisted), ((2, 0, 1), 1));
         tail.set_persisted(2);
         assert_eq!(bytes(&tail), (2, 1, 1));
     }

@@ -37,7 +37,12 @@ fn small() -> Options {
     Options { page_size: 512, segment_size: 512 * 8, cache_bytes: 2000 }
 }
 
-fn try_open(disk: &TestDisk, rng: &Rng, options: &Options, applied: (u64, u64)) -> Result<(Log, Writer, Opened), Error> {
+fn try_open(
+    disk: &TestDisk,
+    rng: &Rng,
+    options: &Options,
+    applied: (u64, u64),
+) -> Result<(Log, Writer, Opened), Error> {
     let env = env(disk, rng);
     block_on(Log::open(&env, "/data/log".into(), options.clone(), applied, ConfState::default()))
 }
@@ -60,8 +65,9 @@ fn work(writer: &mut Writer) -> Result<Option<u64>, Error> {
 
 fn entry(index: u64, term: u64, length: usize) -> Entry {
     let data: Bytes = (0..length).map(|at| (index * 7 + term * 13 + at as u64) as u8).collect();
-    let entry_type = if index % 5 == 0 { EntryType::EntryConfChange } else { EntryType::EntryNormal };
-    let context = if index % 3 == 0 { Bytes::from_static(b"context") } else { Bytes::new() };
+    let entry_type =
+        if index.is_multiple_of(5) { EntryType::EntryConfChange } else { EntryType::EntryNormal };
+    let context = if index.is_multiple_of(3) { Bytes::from_static(b"context") } else { Bytes::new() };
     Entry { entry_type, term, index, data, context, ..Entry::default() }
 }
 
@@ -254,7 +260,11 @@ impl Model {
     }
 
     fn term_of(&self, index: u64) -> u64 {
-        if index == self.start.0 { self.start.1 } else { self.entries.get(&index).map_or(0, |entry| entry.term) }
+        if index == self.start.0 {
+            self.start.1
+        } else {
+            self.entries.get(&index).map_or(0, |entry| entry.term)
+        }
     }
 
     /// Whether a log just opened is this one (it may start earlier: segments go whole).
@@ -264,7 +274,9 @@ impl Model {
             && opened.first_index <= first
             && (opened.hard_state.term, opened.hard_state.vote) == (self.term, self.vote)
             && log.term(self.start.0).ok() == Some(self.start.1)
-            && read(log, first, opened.last_index + 1).iter().eq(self.entries.range(first..).map(|(_, entry)| entry))
+            && read(log, first, opened.last_index + 1)
+                .iter()
+                .eq(self.entries.range(first..).map(|(_, entry)| entry))
     }
 }
 
@@ -277,19 +289,19 @@ fn any_life_is_remembered() {
         let rng = seeded(seed);
         let mut disk = TestDisk::default();
         // Every state since the one that was last told as persisted.
-        let mut states = vec![Model::default()];
+        let mut states = vec![(0, Model::default())];
         let (mut commit, mut mark) = (0_u64, (0_u64, 0_u64));
         for life in 0..6 {
             disk.die_at(disk.operations() + 5 + rng.below(120));
             let options = Options { cache_bytes: rng.below(4000), ..small() };
             if let Ok((log, mut writer, opened)) = try_open(&disk, &rng, &options, mark) {
-                let mut model = match states.iter().rev().find(|state| state.is(&log, &opened)) {
-                    Some(state) => state.clone(),
+                let mut model = match states.iter().rev().find(|(_, state)| state.is(&log, &opened)) {
+                    Some((_, state)) => state.clone(),
                     None => {
                         // The store's mark was ahead: the log begins anew there.
                         let anew = opened.first_index == mark.0 + 1 && opened.last_index == mark.0;
                         assert!(anew, "seed {seed}, life {life}: no such log: {opened:?}, mark {mark:?}");
-                        let durable = &states[0];
+                        let durable = &states[0].1;
                         assert!(
                             durable.last() < mark.0 || durable.term_of(mark.0) != mark.1 || states.len() > 1,
                             "seed {seed}, life {life}: a good log was thrown away"
@@ -300,17 +312,20 @@ fn any_life_is_remembered() {
                     }
                 };
                 commit = commit.max(mark.0);
-                states = vec![model.clone()];
-                let mut ticket = 0;
-                let mut tickets: Vec<(u64, usize)> = Vec::new();
+                states = vec![(0, model.clone())];
+                let (mut ticket, mut held) = (0, None);
                 loop {
-                    let durable_last = states[0].last().min(model.last());
+                    let durable_last = states[0].1.last().min(model.last());
                     match rng.below(16) {
                         0..6 => {
                             let low = commit.max(model.start.0) + 1;
                             let last = model.last();
                             // Mostly at the end, sometimes over a suffix.
-                            let first = if rng.below(4) > 0 || low > last { last + 1 } else { low + rng.below(last + 1 - low) };
+                            let first = if rng.below(4) > 0 || low > last {
+                                last + 1
+                            } else {
+                                low + rng.below(last + 1 - low)
+                            };
                             if first <= last || rng.below(6) == 0 {
                                 (model.term, model.vote) = (model.term + 1, rng.below(3));
                             }
@@ -322,20 +337,24 @@ fn any_life_is_remembered() {
                             model.entries.extend(entries.iter().map(|entry| (entry.index, entry.clone())));
                             ticket += 1;
                             log.append(&entries, Some(&hard_state(model.term, model.vote, commit)), ticket);
-                            tickets.push((ticket, states.len()));
-                            states.push(model.clone());
+                            states.push((ticket, model.clone()));
                         }
-                        6..11 => match work(&mut writer) {
-                            Ok(told) => {
-                                if let Some(told) = told {
-                                    let upto = tickets.iter().rfind(|(ticket, _)| *ticket <= told).map(|found| found.1);
-                                    states.drain(..upto.unwrap());
-                                    assert_eq!(told, ticket, "an idle writer told everything");
-                                    tickets.clear();
+                        6..8 if held.is_none() => held = writer.take_batch(),
+                        6..11 => {
+                            // A batch that was taken a while ago first; what came since may follow.
+                            let told = match held.take() {
+                                Some(batch) => {
+                                    let ticket = batch.ticket;
+                                    block_on(writer.write(batch)).map(|_| Some(ticket))
                                 }
+                                None => work(&mut writer),
+                            };
+                            let Ok(told) = told else { break };
+                            if let Some(told) = told {
+                                let promised = states.iter().rposition(|(ticket, _)| *ticket <= told);
+                                states.drain(..promised.unwrap());
                             }
-                            Err(_) => break,
-                        },
+                        }
                         11..13 => {
                             // What all states since the promise agree on may be committed.
                             if states.len() == 1 && durable_last > commit {
@@ -351,7 +370,7 @@ fn any_life_is_remembered() {
                                 log.compact(index);
                                 model.start = (index, model.term_of(index));
                                 model.entries = model.entries.split_off(&(index + 1));
-                                states = vec![model.clone()];
+                                states = vec![(ticket, model.clone())];
                             }
                         }
                         14 => {
@@ -371,8 +390,7 @@ fn any_life_is_remembered() {
                             model.start = mark;
                             ticket += 1;
                             log.reset(mark.0, mark.1, &hard_state(model.term, 0, commit), ticket);
-                            tickets.push((ticket, states.len()));
-                            states.push(model.clone());
+                            states.push((ticket, model.clone()));
                         }
                         _ => {
                             let first = model.start.0 + 1;
@@ -381,7 +399,8 @@ fn any_life_is_remembered() {
                             if low >= high {
                                 continue;
                             }
-                            let expected: Vec<Entry> = model.entries.range(low..).map(|(_, entry)| entry.clone()).collect();
+                            let expected: Vec<Entry> =
+                                model.entries.range(low..).map(|(_, entry)| entry.clone()).collect();
                             assert_eq!(read(&log, low, high), expected, "seed {seed}, life {life}");
                             let (cached, bound) = log.cached_bytes();
                             assert!(cached <= bound);
@@ -401,4 +420,27 @@ fn any_life_is_remembered() {
             };
         }
     }
+}
+
+/// The loop itself, with appends that arrive while it works.
+#[cfg(not(madsim))]
+#[tokio::test]
+async fn the_running_writer_tells_every_ticket() {
+    let disk = TestDisk::default();
+    let (log, writer, _) = open(&disk, &small(), (0, 0));
+    let (told, mut tickets) = tokio::sync::mpsc::channel(100);
+    let said = move |word| match word {
+        Persisted::Upto(ticket) => told.try_send(ticket).unwrap(),
+        Persisted::Failed(error) => panic!("{error}"),
+    };
+    let running = crate::env::task::spawn(writer.run(said, |seconds| assert!(seconds >= 0.0)));
+    for ticket in 1..=50 {
+        log.append(&[entry(ticket, 1, 50)], None, ticket);
+        if ticket % 7 == 0 {
+            while tickets.recv().await.unwrap() < ticket {}
+        }
+    }
+    drop(log);
+    running.await.unwrap();
+    assert_eq!(open(&disk.power_lost(|_| Fate::Lost), &small(), (0, 0)).2.last_index, 50);
 }

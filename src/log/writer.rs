@@ -32,12 +32,12 @@ pub struct Writer {
 }
 
 /// What the writer takes in one turn.
-struct Batch {
+pub(super) struct Batch {
     /// The log begins anew here, before the entries.
     reset: Option<(u64, u64)>,
     entries: Vec<stored::Entry>,
     hard_state: HardState,
-    ticket: u64,
+    pub ticket: u64,
 }
 
 /// How a turn ended.
@@ -54,7 +54,12 @@ pub(super) enum Turn {
 }
 
 impl Writer {
-    pub(super) fn new(shared: Arc<Shared>, file: PageFile, hard_state: HardState, clock: Arc<dyn Clock>) -> Writer {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        file: PageFile,
+        hard_state: HardState,
+        clock: Arc<dyn Clock>,
+    ) -> Writer {
         let last = shared.lock().tail.last();
         // What a kill left may lie below no durable mark.
         Writer { shared, file, hard_state, last, clock, armed: false, busy: false, unmarked: true }
@@ -135,7 +140,7 @@ impl Writer {
         Ok(if closed { Turn::Over } else { Turn::Idle })
     }
 
-    fn take_batch(&self) -> Option<Batch> {
+    pub(super) fn take_batch(&self) -> Option<Batch> {
         let mut state = self.shared.lock();
         let ticket = state.pending.ticket?;
         let pending = std::mem::take(&mut state.pending);
@@ -150,7 +155,7 @@ impl Writer {
     }
 
     /// Makes a batch durable and tells the shared state.
-    async fn write(&mut self, batch: Batch) -> Result<Option<f64>, Error> {
+    pub(super) async fn write(&mut self, batch: Batch) -> Result<Option<f64>, Error> {
         let Batch { reset, entries, hard_state, .. } = batch;
         let changed = (hard_state.term, hard_state.vote) != (self.hard_state.term, self.hard_state.vote);
         if reset.is_none() && entries.is_empty() && !changed {

@@ -20,9 +20,13 @@ impl State {
         assert_eq!(entry.index, self.applied.0 + 1, "entries are applied one after the other");
         assert!(entry.term >= self.applied.1, "terms never go back");
         let applied = match entry.is_conf_change {
-            true => self.apply_conf_change(entry)?,
-            false => self.apply_request(entry, pages)?,
+            true => self.apply_conf_change(entry),
+            false => self.apply_request(entry, pages),
         };
+        if matches!(applied, Err(Held::Missing(_))) {
+            crate::reached!("apply lacked a page");
+        }
+        let applied = applied?;
         self.applied = (entry.index, entry.term);
         Ok(applied)
     }

@@ -54,7 +54,7 @@ pub(super) struct Carried {
     pub request: Option<(Kind, Bytes)>,
 }
 
-/// Walks the fields of a message. `None`: the bytes are no message.
+/// Walks the fields of a message; stops with the number of the first one that is refused.
 fn fields(bytes: &Bytes, mut visit: impl FnMut(u32, Field<'_>) -> Result<(), u32>) -> Result<(), u32> {
     let mut rest = &bytes[..];
     while !rest.is_empty() {

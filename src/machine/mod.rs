@@ -178,10 +178,11 @@ impl State {
         self.mvcc.untaken_bytes()
     }
 
-    /// Frees what a compaction hides, `keys_max` keys of the index at a time; `true` when nothing is
-    /// left to do. No answer and no hash depends on it.
-    pub fn compact_step(&mut self, keys_max: usize) -> bool {
-        self.mvcc.compact_step(keys_max)
+    /// Frees what a compaction hides, about `work_max` keys and records of the index at a time (a
+    /// thousand take well under a millisecond); `true` when nothing is left to do. No answer and no
+    /// hash depends on it.
+    pub fn compact_step(&mut self, work_max: usize) -> bool {
+        self.mvcc.compact_step(work_max)
     }
 
     /// Rebuilds from a store: call `load_page` for each record page in order, then `load_mark`

@@ -49,29 +49,22 @@ pub struct ChangeContext {
     pub is_promote: bool,
 }
 
-/// Why a change is refused; texts as in etcd's error table, after `etcdserver: `.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+/// Why a change is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeError {
-    #[error("member ID already exist")]
     IdExists,
-    #[error("Peer URLs already exists")]
     PeerUrlExists,
     /// The id is unknown, or was removed.
-    #[error("member not found")]
     NotFound,
-    #[error("can only promote a learner member")]
     NotLearner,
-    #[error("given member URLs are invalid")]
     BadUrls,
     /// No voter would be left.
-    #[error("re-configuration failed due to not enough started members")]
     NotEnoughStarted,
-    #[error("the change does not name a member as etcd writes it")]
     Malformed,
 }
 
 impl ChangeError {
-    /// The text alone.
+    /// As in etcd's error table, after `etcdserver: `.
     pub fn text(self) -> &'static str {
         match self {
             ChangeError::IdExists => "member ID already exist",
@@ -84,6 +77,14 @@ impl ChangeError {
         }
     }
 }
+
+impl std::fmt::Display for ChangeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+impl std::error::Error for ChangeError {}
 
 /// All members and the ids that may not come back.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

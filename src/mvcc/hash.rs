@@ -48,6 +48,7 @@ impl HashKv {
     pub fn feed(&mut self, page: PageNumber, payload: &[u8], mvcc: &Mvcc) -> Result<bool, FeedError> {
         assert!(page >= self.next, "pages come in order");
         if mvcc.compacted() != self.compacted {
+            crate::reached!("compaction during a hash");
             return Err(FeedError::Compacted);
         }
         let head = Head::of(payload)?;

@@ -133,21 +133,22 @@ impl Revisions {
             many.starts.push(start);
         }
         if many.records.len() == many.records.capacity() {
-            // A quarter more, not double: slack counts against the bytes a revision may cost.
-            many.records.reserve_exact(many.records.len() / 4 + 2);
+            // An eighth more, not double: slack counts against the bytes a revision may cost.
+            many.records.reserve_exact(many.records.len() / 8 + 2);
         }
         many.records.push(record);
     }
 
     /// Drops what no reader at or above `compacted` can see; `true` when nothing is left.
-    fn compact(&mut self, compacted: u64, mut dropped: impl FnMut(Place)) -> bool {
+    fn compact(&mut self, compacted: u64, dropped: &mut Vec<Place>) -> bool {
         let Some(kept) = self.position(compacted) else { return false };
         let newest = self.records()[kept];
         // A tombstone exactly at the compacted revision stays: a watch from there shows it.
         let first = if newest.place.tombstone() && newest.main < compacted { kept + 1 } else { kept };
-        for record in &self.records()[..first] {
-            dropped(record.place);
+        if newest.place.tombstone() && newest.main == compacted {
+            crate::reached!("compaction kept a tombstone at its own revision");
         }
+        dropped.extend(self.records()[..first].iter().map(|record| record.place));
         if first == self.records().len() {
             return true;
         }
@@ -213,6 +214,8 @@ pub struct Index {
     live: u64,
     /// Where a compaction's walk goes on: every key below it is done.
     walk: Option<Box<[u8]>>,
+    /// Dropped from their keys, not told to the caller yet.
+    dropped: Vec<Place>,
 }
 
 impl Index {
@@ -335,27 +338,38 @@ impl Index {
         self.walk = Some(Box::default());
     }
 
-    /// Whether the last compaction still has keys to visit.
+    /// Whether the last compaction still has something to do.
     pub fn compacting(&self) -> bool {
-        self.walk.is_some()
+        self.walk.is_some() || !self.dropped.is_empty()
     }
 
-    /// Visits up to `keys_max` more keys; `true` when the walk is done.
-    pub fn compact_step(&mut self, compacted: u64, keys_max: usize, mut dropped: impl FnMut(Place)) -> bool {
-        assert!(keys_max > 0, "a step goes forward");
+    /// Does about `work_max` more steps, one for each key visited and each record dropped (a key
+    /// with very many records costs one step more than that, but only a copy of their places);
+    /// `true` when the walk is done.
+    pub fn compact_step(&mut self, compacted: u64, work_max: usize, mut dropped: impl FnMut(Place)) -> bool {
+        assert!(work_max > 0, "a step goes forward");
+        let told = self.dropped.len().min(work_max);
+        self.dropped.drain(self.dropped.len() - told..).for_each(&mut dropped);
+        let mut work_left = work_max - told;
+        if work_left == 0 {
+            return !self.compacting();
+        }
         let Some(from) = self.walk.take() else { return true };
         let mut gone: Vec<Box<[u8]>> = Vec::new();
         let mut range = self.keys.range_mut::<[u8], _>((Bound::Included(&*from), Bound::Unbounded));
-        for (key, revisions) in range.by_ref().take(keys_max) {
-            if revisions.compact(compacted, &mut dropped) {
+        while work_left > 0 {
+            let Some((key, revisions)) = range.next() else { break };
+            let before = self.dropped.len();
+            if revisions.compact(compacted, &mut self.dropped) {
                 gone.push(key.clone());
             }
+            work_left = work_left.saturating_sub(1 + self.dropped.len() - before);
         }
         self.walk = range.next().map(|(key, _)| key.clone());
         for key in gone {
             self.keys.remove(&key).expect("seen a moment ago");
         }
-        self.walk.is_none()
+        !self.compacting()
     }
 }
 

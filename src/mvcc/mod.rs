@@ -38,7 +38,7 @@ pub use txn::{has_put, is_read_only, is_serializable};
 
 use crate::pagefile::PageNumber;
 use bytes::Bytes;
-use draft::{Draft, Write};
+use draft::{Draft, Write, check_put};
 use index::{Index, Span, Version};
 use quorate_proto::etcdserverpb as pb;
 use range::header;
@@ -117,10 +117,32 @@ impl Mvcc {
         request: &pb::PutRequest,
         pages: &dyn Pages,
     ) -> Result<Result<pb::PutResponse, Error>, Missing> {
+        if !(request.prev_kv || request.ignore_value || request.ignore_lease) {
+            // Nothing is read, so nothing can lack or fail behind the checks: one look at the index.
+            return Ok(check_put(request, || true).map(|()| self.put_blind(request)));
+        }
         let mut draft = Draft::new(self, pages, true);
         let response = draft.put(request);
         let writes = draft.finish()?;
         Ok(response.inspect(|_| self.commit(&writes)))
+    }
+
+    fn put_blind(&mut self, request: &pb::PutRequest) -> pb::PutResponse {
+        let main = self.revision + 1;
+        let Mvcc { index, tail, .. } = self;
+        index.put(&request.key, main, |create, version| {
+            let fields = Fields {
+                key: &request.key,
+                create_revision: create as i64,
+                mod_revision: main as i64,
+                version: version as i64,
+                value: &request.value,
+                lease: request.lease,
+            };
+            tail.append(main, 0, false, &fields)
+        });
+        self.advance(main, 1);
+        pb::PutResponse { header: Some(header(self.revision())), prev_kv: None }
     }
 
     /// DeleteRange (P6 to P8); the request has passed [`check::check_delete`].
@@ -224,12 +246,12 @@ impl Mvcc {
         Ok(())
     }
 
-    /// Drops what compaction hides from up to `keys_max` (at least 1) more keys of the index; `true`
+    /// Drops what compaction hides, about `work_max` (at least 1) keys and records more; `true`
     /// when nothing is left to do. No answer depends on it.
-    pub fn compact_step(&mut self, keys_max: usize) -> bool {
+    pub fn compact_step(&mut self, work_max: usize) -> bool {
         let Ok(compacted) = u64::try_from(self.compacted) else { return true };
         let Mvcc { index, tail, .. } = self;
-        index.compact_step(compacted, keys_max, |place| tail.discount(place))
+        index.compact_step(compacted, work_max, |place| tail.discount(place))
     }
 
     /// Whether [`Mvcc::compact_step`] has work to do.

@@ -20,6 +20,8 @@ pub(crate) struct Tail {
     sealed: VecDeque<(PageNumber, Bytes)>,
     /// Records that the index points to, by page; pages without any are left out.
     counts: BTreeMap<PageNumber, u32>,
+    /// The same for the page that was written last: most counting is there.
+    newest: (PageNumber, u32),
 }
 
 impl Tail {
@@ -29,6 +31,7 @@ impl Tail {
             number: PageNumber(1),
             sealed: VecDeque::new(),
             counts: BTreeMap::new(),
+            newest: (PageNumber(0), 0),
         }
     }
 
@@ -56,7 +59,7 @@ impl Tail {
     pub fn set_next(&mut self, next: PageNumber) {
         assert!(self.open.is_empty(), "the open page's records have their number already");
         assert!(next.0 > 0 && self.sealed.back().is_none_or(|(last, _)| *last < next), "page numbers ascend");
-        assert!(self.counts.last_key_value().is_none_or(|(last, _)| *last < next), "page numbers ascend");
+        assert!(self.newest.0 < next, "page numbers ascend");
         self.number = next;
     }
 
@@ -87,23 +90,44 @@ impl Tail {
         page == self.number || self.sealed.binary_search_by_key(&page, |(number, _)| *number).is_ok()
     }
 
-    /// One more record of `page` in the index.
+    /// One more record of `page` in the index; pages come in order.
     pub fn count(&mut self, page: PageNumber) {
-        *self.counts.entry(page).or_default() += 1;
+        let (newest, count) = self.newest;
+        assert!(page >= newest, "records go to the newest page");
+        if page == newest {
+            self.newest.1 += 1;
+            return;
+        }
+        if count > 0 {
+            self.counts.insert(newest, count);
+        }
+        self.newest = (page, 1);
     }
 
     /// The index has dropped a record.
     pub fn discount(&mut self, place: Place) {
-        let count = self.counts.get_mut(&place.page()).expect("the record was counted");
+        let page = place.page();
+        if page == self.newest.0 {
+            assert!(self.newest.1 > 0, "the record was counted");
+            self.newest.1 -= 1;
+            return;
+        }
+        let count = self.counts.get_mut(&page).expect("the record was counted");
         *count -= 1;
         if *count == 0 {
-            self.counts.remove(&place.page());
+            self.counts.remove(&page);
         }
+    }
+
+    /// The newest page when the index points to it.
+    fn newest_live(&self) -> Option<PageNumber> {
+        (self.newest.1 > 0).then_some(self.newest.0)
     }
 
     /// The oldest page that the index points to; the open one when there is none.
     pub fn oldest_live(&self) -> PageNumber {
-        self.counts.first_key_value().map_or(self.number, |(page, _)| *page)
+        let older = self.counts.first_key_value().map(|(page, _)| *page);
+        older.or(self.newest_live()).unwrap_or(self.number)
     }
 
     /// How many pages the index points to.
@@ -113,7 +137,8 @@ impl Tail {
 
     /// Up to `pages_max` pages that the index points to, ascending, from `from`.
     pub fn live_pages(&self, from: PageNumber, pages_max: usize) -> Vec<PageNumber> {
-        self.counts.range(from..).take(pages_max).map(|(page, _)| *page).collect()
+        let older = self.counts.range(from..).map(|(page, _)| *page);
+        older.chain(self.newest_live().filter(|page| *page >= from)).take(pages_max).collect()
     }
 }
 

@@ -235,7 +235,10 @@ mod tests {
             assert!(matches!(Manifest::decode(&bad, path), Err(Error::Rot { .. })), "bit {bit}");
         }
         for length in 0..bytes.len() {
-            assert!(matches!(Manifest::decode(&bytes[..length], path), Err(Error::Rot { .. })), "cut {length}");
+            assert!(
+                matches!(Manifest::decode(&bytes[..length], path), Err(Error::Rot { .. })),
+                "cut {length}"
+            );
         }
     }
 

@@ -492,7 +492,10 @@ impl PageFile {
         self.put_manifest(manifest).await?;
         // Only now: had the manifest failed for lack of space, all would stand as it was.
         let dropped: Vec<Segment> = self.index.lock().drain(..count).collect();
-        assert!(dropped.iter().map(|segment| segment.id).eq(gone), "manifest and index list the same segments");
+        assert!(
+            dropped.iter().map(|segment| segment.id).eq(gone),
+            "manifest and index list the same segments"
+        );
         self.untrimmed.retain(|(id, ..)| !dropped.iter().any(|segment| segment.id == *id));
         self.doomed.extend(dropped.iter().map(|segment| segment.path.clone()));
         self.clear_away().await;

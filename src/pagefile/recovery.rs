@@ -160,7 +160,11 @@ pub(super) async fn walk(
     };
     if sealed {
         // All of it was synced before the manifest named its end.
-        return if walked.end == limit { Ok(walked) } else { Err(refusal(fault, path, at)) };
+        if walked.end == limit {
+            return Ok(walked);
+        }
+        reached!("rot refused");
+        return Err(refusal(fault, path, at));
     }
     if !matches!(fault, Fault::Bad(_)) {
         return Err(refusal(fault, path, at));

@@ -65,14 +65,29 @@ impl Index {
         self.0.lock().expect("no panic while the index is locked")
     }
 
-    fn find(&self, number: u64, page_size: u64) -> Option<(Arc<dyn File>, PathBuf, u128, u64, usize)> {
+    fn find(&self, number: u64, page_size: u64) -> Option<Target> {
         let segments = self.lock();
         let at = segments.partition_point(|segment| segment.first_page <= number).checked_sub(1)?;
         let segment = &segments[at];
         let place = segment.places.get(usize::try_from(number - segment.first_page).ok()?)?;
-        let position = u64::from(place.slot) * page_size;
-        Some((segment.file.clone(), segment.path.clone(), segment.id, position, place.length as usize))
+        Some(Target {
+            file: segment.file.clone(),
+            path: segment.path.clone(),
+            segment: segment.id,
+            position: u64::from(place.slot) * page_size,
+            length: place.length as usize,
+        })
     }
+}
+
+/// Where one page is to be read. Keeps the file readable, dropped or not.
+struct Target {
+    file: Arc<dyn File>,
+    path: PathBuf,
+    segment: u128,
+    position: u64,
+    /// Bytes of payload.
+    length: usize,
 }
 
 /// Reads pages, from any task; cheap to clone.
@@ -87,14 +102,15 @@ impl PageReader {
     /// Reads and verifies one page. A page that was dropped meanwhile is
     /// [`Error::NoSuchPage`]; a damaged one is [`Error::Rot`].
     pub async fn read(&self, number: PageNumber) -> Result<Page, Error> {
-        let Some((file, path, id, position, length)) = self.index.find(number.0, self.page_size) else {
+        let Some(target) = self.index.find(number.0, self.page_size) else {
             return Err(Error::NoSuchPage { path: self.dir.clone(), number });
         };
+        let Target { file, path, segment, position, length } = target;
         let bytes = match file.read_at(position, HEADER + length).await {
             Ok(bytes) => bytes,
             Err(source) => return Err(Error::Io { path, source }),
         };
-        let header = match Header::check(&bytes, id, position) {
+        let header = match Header::check(&bytes, segment, position) {
             Ok(header) if header.number == number.0 && header.length as usize == length => header,
             Ok(_) => return Err(Error::Rot { path, position, what: "another page stands here" }),
             Err(fault) => {

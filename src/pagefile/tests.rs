@@ -27,12 +27,8 @@ pub(super) fn try_open(disk: &TestDisk, options: &Options, seed: u8) -> Result<F
 pub(super) fn open_with(disk: &TestDisk, options: &Options, rng: Rng) -> Result<Found, Error> {
     let mut history: History = Vec::new();
     let mut complete = true;
-    let opening = PageFile::open(
-        Arc::new(disk.clone()),
-        DIR.into(),
-        options.clone(),
-        rng,
-        |page, commit, last| {
+    let opening =
+        PageFile::open(Arc::new(disk.clone()), DIR.into(), options.clone(), rng, |page, commit, last| {
             if complete {
                 history.push((commit.0, Vec::new()));
             }
@@ -41,8 +37,7 @@ pub(super) fn open_with(disk: &TestDisk, options: &Options, rng: Rng) -> Result<
             pages.push((page.number.0, page.kind, page.payload.to_vec()));
             complete = last;
             Ok(())
-        },
-    );
+        });
     let (file, opened) = block_on(opening)?;
     assert!(complete, "commits come whole");
     Ok(Found { file, opened, history })
@@ -166,7 +161,9 @@ fn lack_of_space_shows_when_a_segment_is_made_and_harms_nothing() {
     sync(&mut file);
     for capacity in [0, 2048 + 100] {
         // No room for a segment; then none for the manifest beside it.
-        disk.set_capacity(Some(disk.files().iter().map(|path| disk.contents(path).len() as u64).sum::<u64>() + capacity));
+        disk.set_capacity(Some(
+            disk.files().iter().map(|path| disk.contents(path).len() as u64).sum::<u64>() + capacity,
+        ));
         if file.batch.is_empty() {
             file.append(9, payload(9, 5));
         }
@@ -269,4 +266,42 @@ fn files_that_the_manifest_does_not_list_are_removed() {
     let left = disk.files();
     assert!(!left.contains(&stray) && !left.iter().any(|path| path.ends_with("manifest.new")));
     assert!(left.iter().any(|path| path.ends_with("README")), "what is not ours stays");
+}
+
+/// One file of each released format stays readable, and what is written today
+/// is that format, byte for byte. When this fails the format has changed: then
+/// it needs a new version number, a new golden file beside the old ones, and a
+/// way to open the old ones. (The message shows the new bytes.)
+#[test]
+fn the_format_of_version_1_is_kept() {
+    const GOLDEN: [(&str, &[u8]); 2] = [
+        ("manifest", include_bytes!("../../tests/format/pagefile-v1/manifest")),
+        (
+            "3cb4dbe2cd208c1bdc50ac90b209c7d3.seg",
+            include_bytes!("../../tests/format/pagefile-v1/3cb4dbe2cd208c1bdc50ac90b209c7d3.seg"),
+        ),
+    ];
+    let options = options(512, 4);
+    let disk = TestDisk::default();
+    let mut file = open(&disk, &options, 42).file;
+    let mut expected = vec![commit(&mut file, &[5])];
+    block_on(file.mark_synced()).unwrap();
+    expected.push(commit(&mut file, &[100, 0]));
+    sync(&mut file);
+    let written: Vec<(String, Vec<u8>)> = disk
+        .files()
+        .iter()
+        .map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), disk.contents(path)))
+        .collect();
+    for (name, bytes) in &written {
+        let golden = GOLDEN.iter().find(|(golden, _)| golden == name).map(|(_, bytes)| *bytes);
+        let hex = || bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        assert!(golden == Some(&bytes[..]), "{name}: {}", hex());
+    }
+    assert_eq!(written.len(), GOLDEN.len());
+    let old = TestDisk::default();
+    for (name, bytes) in GOLDEN {
+        old.place(&Path::new(DIR).join(name), bytes.to_vec());
+    }
+    assert_eq!(open(&old, &options, 1).history, expected);
 }

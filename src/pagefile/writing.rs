@@ -88,7 +88,11 @@ async fn refuse_orphans(disk: &dyn Disk, dir: &Path, segments: &[&Name]) -> Resu
         let head = file.read_at(0, HEADER).await.map_err(at_path(&path))?;
         if head.iter().any(|byte| *byte != 0) {
             let path = dir.join(manifest::NAME);
-            return Err(Error::Rot { path, position: 0, what: "the manifest is missing, segments are there" });
+            return Err(Error::Rot {
+                path,
+                position: 0,
+                what: "the manifest is missing, segments are there",
+            });
         }
     }
     Ok(())
@@ -153,7 +157,10 @@ impl PageFile {
         if let Some(old) = &self.current {
             let listed = manifest.segments.last_mut().expect("the current segment is listed");
             let open = Extent::Open(old.size);
-            assert!(listed.id == old.id && listed.extent == open, "the current segment is the last, and open");
+            assert!(
+                listed.id == old.id && listed.extent == open,
+                "the current segment is the last, and open"
+            );
             listed.extent = Extent::Sealed(old.at);
         }
         let (first_page, first_commit) = (self.next_page, self.next_commit);
