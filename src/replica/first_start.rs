@@ -45,8 +45,7 @@ fn begin(identity: &Identity, answers: &[Members]) -> Result<Known, StartError> 
                 "the member has been permanently removed from the cluster".to_owned(),
             ));
         }
-        // M12: an empty name is a member that never started.
-        if answer.members.get(&identity.member_id).is_some_and(|member| !member.name.is_empty()) {
+        if answer.members.get(&identity.member_id).is_some_and(is_started) {
             return Err(StartError::AlreadyBootstrapped(identity.member_id));
         }
     }
@@ -58,9 +57,15 @@ fn begin(identity: &Identity, answers: &[Members]) -> Result<Known, StartError> 
     })
 }
 
-/// Whether a member has run long enough to know its cluster: someone was started in it.
+/// A member publishes its client URLs through the log once it runs. (Its name may stand there from
+/// the bootstrap on.)
+fn is_started(member: &Member) -> bool {
+    !member.client_urls.is_empty()
+}
+
+/// Whether who answered knows a running cluster: someone was started in it.
 fn is_running(members: &Members) -> bool {
-    members.members.values().any(|member| !member.name.is_empty())
+    members.members.values().any(is_started)
 }
 
 fn join(identity: &Identity, answers: &[Members]) -> Result<Known, StartError> {
@@ -109,7 +114,7 @@ fn join(identity: &Identity, answers: &[Members]) -> Result<Known, StartError> {
     })?;
     let own =
         cluster.members.values().find(|member| sorted(member) == own_urls).expect("the lists are equal");
-    if !own.name.is_empty() {
+    if is_started(own) {
         return Err(StartError::AlreadyBootstrapped(own.id));
     }
     Ok(Known {
@@ -124,11 +129,13 @@ fn join(identity: &Identity, answers: &[Members]) -> Result<Known, StartError> {
 mod tests {
     use super::*;
 
+    /// Members by id; those with client URLs are started.
     fn members(cluster_id: u64, list: &[(u64, &str)]) -> Members {
-        let member = |id: u64, name: &str| Member {
+        let member = |id: u64, client: &str| Member {
             id,
-            name: name.to_owned(),
+            name: format!("n{}", id % 10),
             peer_urls: vec![format!("http://n{}:2380", id % 10)],
+            client_urls: if client.is_empty() { Vec::new() } else { vec![format!("http://{client}:2379")] },
             ..Member::default()
         };
         Members {

@@ -195,11 +195,7 @@ impl RaftLoop {
                 self.park(proposal);
             }
         }
-        if !self.batch.is_empty() {
-            self.flush_proposals();
-            // Raft has a ready now: come back for it.
-            self.parts.shared.wake.notify_one();
-        }
+        self.flush_proposals();
     }
 
     /// Appends the turn's proposals, in one message to each follower.

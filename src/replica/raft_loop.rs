@@ -117,6 +117,8 @@ pub(super) struct RaftLoop {
     /// Conf changes up to here are part of an installed snapshot.
     restored: u64,
     compacted_at: u64,
+    /// The commit index as last shown, and the last term in which anything was committed.
+    committed: (u64, u64),
     pub(super) fetching: BTreeSet<u64>,
     unreachable: BTreeSet<u64>,
     unsent_snapshots: BTreeSet<u64>,
@@ -176,6 +178,7 @@ impl RaftLoop {
             applied: parts.position.index,
             restored: 0,
             compacted_at: parts.position.index,
+            committed: (hard_state.commit, 0),
             fetching: BTreeSet::new(),
             unreachable: BTreeSet::new(),
             unsent_snapshots: BTreeSet::new(),
@@ -235,9 +238,15 @@ impl RaftLoop {
             }
             self.flush_proposals();
             self.tick_if_due();
-            self.ask_read_index();
-            self.cycle(None).await?;
-            self.retry_parked();
+            loop {
+                self.retry_parked();
+                self.ask_read_index();
+                self.cycle(None).await?;
+                // A new leader, or its first commit: what waited for it goes in the same turn.
+                if !self.retry_parked && !self.reads.is_pending() {
+                    break;
+                }
+            }
             self.fetch_wanted();
             self.publish();
             turns += 1;
@@ -455,7 +464,7 @@ impl RaftLoop {
             }
             self.report_unsent();
             if let Some(hard_state) = hard_state {
-                self.see_commit(&hard_state);
+                self.see_commit(hard_state.commit);
             }
             if !moves {
                 // Committed entries wait for credit or for the disk: an input will go on.
@@ -589,16 +598,22 @@ impl RaftLoop {
         }
     }
 
-    fn see_commit(&mut self, hard_state: &HardState) {
-        let published = &self.parts.shared.published;
-        let before = published.commit.swap(hard_state.commit, Ordering::Relaxed);
-        assert!(before <= hard_state.commit, "the commit index never falls");
-        if before < hard_state.commit {
-            crate::probe!(crate::env::trace::Probe::Committed {
-                member: self.parts.shared.member_id,
-                index: hard_state.commit,
-                term: self.node.raft.raft_log.term(hard_state.commit).unwrap_or(0),
-            });
+    fn see_commit(&mut self, commit: u64) {
+        let (before, settled) = self.committed;
+        assert!(before <= commit, "the commit index never falls");
+        if before == commit {
+            return;
+        }
+        let term = self.node.raft.raft_log.term(commit).unwrap_or(0);
+        self.committed = (commit, settled.max(term));
+        crate::probe!(crate::env::trace::Probe::Committed {
+            member: self.parts.shared.member_id,
+            index: commit,
+            term,
+        });
+        if term == self.node.raft.term && settled < term {
+            // From here on the leader answers read indexes; what came before it dropped.
+            self.reads.ask_again();
         }
     }
 

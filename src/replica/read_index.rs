@@ -26,7 +26,8 @@ struct Round {
     reads: Vec<Read>,
     contexts: Vec<Context>,
     began: Moment,
-    asked: Moment,
+    /// `None`: it is time to ask.
+    asked: Option<Moment>,
     /// Known when the round began; 0 = none.
     leader: u64,
 }
@@ -61,25 +62,30 @@ impl ReadRounds {
         self.queued.len() + self.round.as_ref().map_or(0, |round| round.reads.len())
     }
 
+    /// Whether it is time to ask, whatever the clock says.
+    pub fn is_pending(&self) -> bool {
+        self.round.as_ref().map_or(!self.queued.is_empty(), |round| round.asked.is_none())
+    }
+
     /// The context to ask raft with now, if it is time: a new round's first, or a retry's.
     pub fn due(&mut self, now: Moment, leader: u64) -> Option<Vec<u8>> {
         if let Some(round) = self.round.take_if(|round| now.since(round.began) >= self.timeout) {
             release(round.reads, Err(ReadIndexError::Timeout));
         }
         match &self.round {
-            Some(round) if now.since(round.asked) < RETRY => return None,
+            Some(Round { asked: Some(asked), .. }) if now.since(*asked) < RETRY => return None,
             Some(_) => {
                 crate::reached!("read index retried");
             }
             None if self.queued.is_empty() => return None,
             None => {
                 let reads = std::mem::take(&mut self.queued);
-                self.round = Some(Round { reads, contexts: Vec::new(), began: now, asked: now, leader });
+                self.round = Some(Round { reads, contexts: Vec::new(), began: now, asked: None, leader });
             }
         }
         let context = self.context();
         let round = self.round.as_mut().expect("made above if it was not there");
-        round.asked = now;
+        round.asked = Some(now);
         round.contexts.push(context);
         Some(context.to_vec())
     }
@@ -109,13 +115,20 @@ impl ReadRounds {
         match &mut self.round {
             Some(round) if round.leader == 0 => {
                 round.leader = leader;
-                round.asked = Moment(0);
+                round.asked = None;
             }
             Some(round) if round.leader != leader => {
                 let round = self.round.take().expect("just seen");
                 release(round.reads, Err(ReadIndexError::LeaderChanged));
             }
             _ => {}
+        }
+    }
+
+    /// What raft dropped without a word it may take now.
+    pub fn ask_again(&mut self) {
+        if let Some(round) = &mut self.round {
+            round.asked = None;
         }
     }
 
@@ -213,9 +226,13 @@ mod tests {
     fn the_first_leader_is_asked_at_once() {
         let mut rounds = rounds();
         let mut read = ask(&mut rounds);
-        let _ = rounds.due(at(10_000), 0).unwrap();
+        let _ = rounds.due(at(0), 0).unwrap();
         rounds.leader_is(3);
-        let context = rounds.due(at(10_001), 3).unwrap();
+        let early = rounds.due(at(1), 3).unwrap();
+        assert_eq!(rounds.due(at(2), 3), None);
+        rounds.ask_again();
+        let context = rounds.due(at(2), 3).unwrap();
+        assert_ne!(context, early);
         rounds.confirmed(&context, 9);
         assert_eq!(read.try_recv().unwrap(), Ok(9));
     }

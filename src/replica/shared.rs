@@ -32,9 +32,10 @@ pub(super) enum Part {
     Loop = 1,
     Applier = 2,
     Log = 4,
+    Listeners = 8,
 }
 
-const ALL_ENDED: u8 = Part::Loop as u8 | Part::Applier as u8 | Part::Log as u8;
+const ALL_ENDED: u8 = Part::Loop as u8 | Part::Applier as u8 | Part::Log as u8 | Part::Listeners as u8;
 
 /// Numbers that the loop publishes after each turn.
 #[derive(Default)]

@@ -60,9 +60,26 @@ pub(super) async fn start(
         first_known: Mutex::new(Members::default()),
         serving: Mutex::default(),
     });
-    let started = start_behind(env, options, identity, host.clone(), listeners, metrics).await;
-    if started.is_err() {
-        pulses.stop();
+    let mut accepting = Vec::new();
+    let started = start_behind(env, options, identity, &host, listeners, &mut accepting, metrics).await;
+    let listeners_ended = async move {
+        for listener in accepting {
+            // It fails only if the runtime ends, and everything with it.
+            let _ = listener.await;
+        }
+    };
+    match &started {
+        Ok(replica) => {
+            let shared = replica.shared.clone();
+            drop(task::spawn(async move {
+                listeners_ended.await;
+                shared.part_ended(Part::Listeners);
+            }));
+        }
+        Err(_) => {
+            pulses.stop();
+            listeners_ended.await;
+        }
     }
     started
 }
@@ -76,8 +93,9 @@ async fn start_behind(
     env: Env,
     options: Options,
     identity: Identity,
-    host: Arc<Host>,
+    host: &Arc<Host>,
     listeners: Vec<Listener>,
+    accepting: &mut Vec<task::JoinHandle<()>>,
     metrics: Arc<dyn Observer>,
 ) -> Result<Replica, StartError> {
     let (disk, dir) = (&*env.disk, &options.dir);
@@ -88,7 +106,7 @@ async fn start_behind(
     *host.first_known.lock().expect("no panic while the host is locked") =
         read.as_ref().map_or_else(|| identity.initial.clone(), identity::Known::as_members);
     for listener in listeners {
-        drop(task::spawn(host.clone().accept(listener)));
+        accepting.push(task::spawn(host.clone().accept(listener)));
     }
     let known = match read {
         Some(known) => known,
