@@ -251,7 +251,7 @@ impl RaftLoop {
             self.publish();
             turns += 1;
             if turns % TURNS_MAX == 0 {
-                tokio::task::yield_now().await;
+                let_others_run().await;
             }
             self.parts.shared.wake.notified().await;
         }
@@ -738,6 +738,20 @@ fn moves(ready: &Ready) -> bool {
         || !ready.committed_entries().is_empty()
         || !ready.messages().is_empty()
         || !ready.persisted_messages().is_empty()
+}
+
+/// Goes to the end of the thread's queue once. (tokio's own `yield_now` leaves the waking to its
+/// driver, which the simulation does not run.)
+async fn let_others_run() {
+    let mut waited = false;
+    std::future::poll_fn(move |context| {
+        if std::mem::replace(&mut waited, true) {
+            return std::task::Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        std::task::Poll::Pending
+    })
+    .await;
 }
 
 /// Wakes the loop at every tick, until it has ended. A task of its own: a timer in the loop's
