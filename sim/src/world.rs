@@ -106,8 +106,14 @@ pub async fn live(plan: Arc<Plan>) -> Remains {
 }
 
 /// The log as members applied it, from their probes.
-fn committed(_probes: &[(u64, Probe)]) -> Vec<CommittedEntry> {
-    Vec::new()
+fn committed(probes: &[(u64, Probe)]) -> Vec<CommittedEntry> {
+    let entry = |(_, probe): &(u64, Probe)| match probe {
+        Probe::Entry { index, term, data, .. } => {
+            Some(CommittedEntry { index: *index, term: *term, data: data.clone() })
+        }
+        _ => None,
+    };
+    probes.iter().filter_map(entry).collect()
 }
 
 fn violation(guarantee: &'static str, sentence: String) -> Violation {
