@@ -259,7 +259,8 @@ impl Cluster {
         }
         let id = self.node(number);
         self.member(number).state = State::Up;
-        self.member(number).excused = false;
+        // A disk that is in trouble still excuses the next life too.
+        self.member(number).excused = DiskSim::get().is_troubled(id);
         self.handle.restart(id);
     }
 

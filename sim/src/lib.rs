@@ -23,6 +23,8 @@ pub mod disk;
 #[cfg(madsim)]
 pub mod journal;
 #[cfg(madsim)]
+pub mod logs;
+#[cfg(madsim)]
 pub mod mutant;
 #[cfg(madsim)]
 pub mod net;

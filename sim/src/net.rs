@@ -29,6 +29,7 @@ impl Cables {
     /// Adds a node; its place is the number that [`Cables::cut`] takes.
     pub fn plug(&mut self, socket: Socket) -> usize {
         NetSim::current().add_dns_record(&socket.name, socket.ip);
+        Links::get().place(socket.id, socket.ip);
         self.nodes.push(socket);
         self.nodes.len() - 1
     }

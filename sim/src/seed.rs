@@ -89,7 +89,11 @@ where
             let before = thread_cpu();
             trace::start(keep);
             crate::journal::start(keep);
-            let result = catch_unwind(AssertUnwindSafe(|| simulate(seed, limit, make)));
+            let work = AssertUnwindSafe(|| simulate(seed, limit, make));
+            let result = match keep {
+                true => tracing::subscriber::with_default(crate::logs::Logs, || catch_unwind(work)),
+                false => catch_unwind(work),
+            };
             let result = result.map_err(|payload| PANIC.take().unwrap_or_else(|| message(&*payload)));
             let ended = Ended {
                 result,
@@ -126,9 +130,11 @@ fn simulate<F: Future<Output = T> + 'static, T>(seed: u64, limit: Duration, make
     runtime.add_simulator::<crate::clock::ClockSim>();
     runtime.add_simulator::<quorate::env::net::links::Links>();
     let around = surround(seed);
-    around.block_on(real_tokio::task::unconstrained(
-        async move { runtime.block_on(async move { make().await }) },
-    ))
+    // The handle's `block_on`, not the runtime's: within a runtime's scheduler `yield_now` would wait
+    // for that scheduler's next turn, which never comes.
+    around.handle().block_on(real_tokio::task::unconstrained(async move {
+        runtime.block_on(async move { make().await })
+    }))
 }
 
 /// tokio's own counters (select, watch) are drawn from this runtime's seed.
@@ -157,6 +163,15 @@ mod tests {
     fn virtual_time_is_limited() {
         let ended = run(1, Duration::from_secs(5), false, || crate::time::pass(Duration::from_secs(9)));
         assert!(ended.result.unwrap_err().starts_with("time limit exceeded"));
+    }
+
+    #[test]
+    fn a_task_that_yields_goes_on() {
+        let ended = run(1, Duration::from_secs(5), false, || async {
+            let yields = async { tokio::task::yield_now().await };
+            tokio::time::timeout(Duration::from_secs(1), yields).await.is_ok()
+        });
+        assert!(ended.result.unwrap());
     }
 
     #[test]

@@ -64,7 +64,7 @@ impl Notebook {
         outcome_bytes(&outcome, &mut bytes);
         quorate::trace!("reply", &bytes);
         op.outcome = outcome;
-        note(|| format!("op {op:?}"));
+        note(|| format!("op {op}"));
     }
 
     pub fn take(&self) -> History {

@@ -212,6 +212,14 @@ impl DiskSim {
         self.with(id, |disk| change(&mut disk.faults));
     }
 
+    /// Whether a member may stop over what is wrong with its disk now.
+    pub fn is_troubled(&self, id: NodeId) -> bool {
+        self.with(id, |disk| {
+            let Faults { sync_error, capacity, misdirect, .. } = &disk.faults;
+            *sync_error > 0.0 || capacity.is_some() || *misdirect
+        })
+    }
+
     /// The disk freezes at the n-th operation from now (1 = the next one); see [`DiskSim::frozen`].
     pub fn freeze_after(&self, id: NodeId, operations: u64) {
         assert!(operations > 0, "the next operation is the first");
