@@ -12,6 +12,21 @@ where
     tokio::spawn(work)
 }
 
+/// Goes to the end of the thread's queue once. tokio's own `yield_now` leaves
+/// the waking to its driver, which the simulation does not run: it would sleep
+/// for ever.
+pub async fn yield_now() {
+    let mut waited = false;
+    std::future::poll_fn(move |context| {
+        if std::mem::replace(&mut waited, true) {
+            return std::task::Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        std::task::Poll::Pending
+    })
+    .await;
+}
+
 /// Runs `work` on a thread of its own (production) or as a task (simulation).
 /// The name shows in the process list.
 #[cfg(madsim)]

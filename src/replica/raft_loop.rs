@@ -251,7 +251,7 @@ impl RaftLoop {
             self.publish();
             turns += 1;
             if turns % TURNS_MAX == 0 {
-                let_others_run().await;
+                task::yield_now().await;
             }
             self.parts.shared.wake.notified().await;
         }
@@ -719,15 +719,6 @@ impl RaftLoop {
     }
 }
 
-/// Stands in for [`Log`]'s own method of that name until the log is written: an inherent method
-/// wins. To be removed with it.
-#[allow(dead_code, reason = "the log's own method takes over")]
-trait AppliedHint {
-    fn set_applied(&self, _index: u64) {}
-}
-
-impl AppliedHint for Log {}
-
 /// Whether a ready holds anything.
 fn moves(ready: &Ready) -> bool {
     ready.ss().is_some()
@@ -738,20 +729,6 @@ fn moves(ready: &Ready) -> bool {
         || !ready.committed_entries().is_empty()
         || !ready.messages().is_empty()
         || !ready.persisted_messages().is_empty()
-}
-
-/// Goes to the end of the thread's queue once. (tokio's own `yield_now` leaves the waking to its
-/// driver, which the simulation does not run.)
-async fn let_others_run() {
-    let mut waited = false;
-    std::future::poll_fn(move |context| {
-        if std::mem::replace(&mut waited, true) {
-            return std::task::Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        std::task::Poll::Pending
-    })
-    .await;
 }
 
 /// Wakes the loop at every tick, until it has ended. A task of its own: a timer in the loop's

@@ -208,7 +208,7 @@ async fn compact(shared: Arc<Shared>, revision: i64) {
         if done {
             break;
         }
-        tokio::task::yield_now().await;
+        task::yield_now().await;
     }
     shared.compacted.raise(revision);
 }
