@@ -101,7 +101,7 @@ impl Order {
 
     /// Sets writes to entries.
     fn place(&mut self, history: &History) {
-        let mut groups: BTreeMap<(u8, Vec<u8>), (Vec<usize>, Vec<usize>)> = BTreeMap::new();
+        let mut groups: BTreeMap<_, (Vec<usize>, Vec<usize>)> = BTreeMap::new();
         for (at, slot) in self.slots.iter().enumerate() {
             groups.entry(slot.call.content()).or_default().0.push(at);
         }
