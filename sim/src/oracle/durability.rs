@@ -11,7 +11,17 @@ use bytes::Bytes;
 use quorate_proto::etcdserverpb::{self as pb, request_op::Request, response_op::Response};
 use std::collections::BTreeMap;
 
-pub(super) fn judge(history: &History, evidence: &Evidence, order: &Order) -> Vec<Violation> {
+/// Every final state is the replayed log's.
+pub(super) fn against_log(evidence: &Evidence, order: &Order) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for state in &evidence.final_states {
+        against_order(state, order, &mut violations);
+    }
+    violations
+}
+
+/// Revisions and final states against replies.
+pub(super) fn judge(history: &History, evidence: &Evidence) -> Vec<Violation> {
     let mut violations = Vec::new();
     revisions(history, &mut violations);
     let last = history
@@ -21,7 +31,6 @@ pub(super) fn judge(history: &History, evidence: &Evidence, order: &Order) -> Ve
         .filter_map(|op| Some((op.revision()?, op.id)))
         .max();
     for state in &evidence.final_states {
-        against_order(state, order, &mut violations);
         if let Some((revision, op)) = last
             && revision > state.revision
         {

@@ -17,7 +17,7 @@ mod rehearsal;
 #[cfg(test)]
 mod tests;
 
-use crate::history::{Evidence, History};
+use crate::history::{Certainty, Evidence, History, Op};
 
 /// A promise that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,11 +37,24 @@ pub fn judge(history: &History, evidence: &Evidence) -> Vec<Violation> {
     let mut ids = std::collections::BTreeSet::new();
     assert!(history.ops.iter().all(|op| ids.insert(op.id)), "operation ids are unique");
 
-    let (order, mut violations) = order::Order::of(history, evidence);
-    violations.extend(linear::judge(history, &order));
+    let mut violations = Vec::new();
+    if evidence.committed.is_empty()
+        && let Some(op) = history.ops.iter().find(|op| is_acknowledged_write(op))
+    {
+        violations.push(Violation {
+            guarantee: "EVIDENCE",
+            sentence: "the run recorded no log, yet writes were acknowledged".to_owned(),
+            op: Some(op.id),
+        });
+    } else {
+        let (order, unplaced) = order::Order::of(history, evidence);
+        violations.extend(unplaced);
+        violations.extend(linear::judge(history, &order));
+        violations.extend(durability::against_log(evidence, &order));
+    }
     violations.extend(search::judge(history));
     violations.extend(session::judge(history, evidence));
-    violations.extend(durability::judge(history, evidence, &order));
+    violations.extend(durability::judge(history, evidence));
     violations.extend(replicas::judge(evidence));
     violations.extend(liveness::judge(history, evidence));
     violations
@@ -70,6 +83,10 @@ impl<T: Ord> Sweep<T> {
     fn push(&mut self, settled_ns: u64, what: T) {
         self.open.push(std::cmp::Reverse((settled_ns, what)));
     }
+}
+
+fn is_acknowledged_write(op: &Op) -> bool {
+    !op.call.is_read() && op.certainty() == Certainty::Answered
 }
 
 /// Indices of the operations in the order of invocation.

@@ -101,7 +101,7 @@ impl Order {
 
     /// Sets writes to entries.
     fn place(&mut self, history: &History) {
-        let mut groups: BTreeMap<(u8, Vec<u8>), (Vec<usize>, Vec<usize>)> = BTreeMap::new();
+        let mut groups: BTreeMap<_, (Vec<usize>, Vec<usize>)> = BTreeMap::new();
         for (at, slot) in self.slots.iter().enumerate() {
             groups.entry(slot.call.content()).or_default().0.push(at);
         }
@@ -196,8 +196,7 @@ impl Order {
             });
         }
         for (at, op) in history.ops.iter().enumerate() {
-            let written = !op.call.is_read() && op.certainty() == Certainty::Answered;
-            if written && !self.placed.contains_key(&at) {
+            if super::is_acknowledged_write(op) && !self.placed.contains_key(&at) {
                 let known = self.slots.iter().any(|slot| slot.call.content() == op.call.content());
                 let (guarantee, what) = if known {
                     ("LIN", "no entry with its content gives its reply in its time")

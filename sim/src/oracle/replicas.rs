@@ -38,13 +38,15 @@ fn elections(evidence: &Evidence, violations: &mut Vec<Violation>) {
 }
 
 /// Log matching and state machine safety: an index is one entry, on every member and for ever;
-/// terms do not fall along it; nothing that was committed before the healing is missing at the end.
+/// terms do not fall along it; what was committed is what is applied, by every later leader too,
+/// and nothing that was committed before the healing is missing at the end.
 fn logs(evidence: &Evidence, violations: &mut Vec<Violation>) {
     let mut applied: BTreeMap<u64, (u64, u32, u64)> = BTreeMap::new();
     let mut committed = (0, 0);
+    let mut committed_terms: Vec<(u64, u64, u64)> = Vec::new();
     for (at, probe) in &evidence.probes {
         match probe {
-            Probe::Applied { member, index, term, digest } => {
+            Probe::Applied { member, index, term, digest, .. } => {
                 let first = *applied.entry(*index).or_insert((*term, *digest, *member));
                 if (first.0, first.1) != (*term, *digest) {
                     violations.push(violation(
@@ -56,10 +58,25 @@ fn logs(evidence: &Evidence, violations: &mut Vec<Violation>) {
                     ));
                 }
             }
-            Probe::Committed { member, index, .. } if *at <= evidence.healed_at_ns => {
-                committed = committed.max((*index, *member));
+            Probe::Committed { member, index, term } => {
+                if *at <= evidence.healed_at_ns {
+                    committed = committed.max((*index, *member));
+                }
+                committed_terms.push((*index, *term, *member));
             }
             _ => {}
+        }
+    }
+    for (index, term, member) in committed_terms {
+        // A term of 0: the member knew no more than the index.
+        if let Some((other, _, applier)) = applied.get(&index)
+            && term != 0
+            && term != *other
+        {
+            violations.push(violation(
+                "LOG",
+                format!("index {index} was committed on {member:x} with term {term}, but {applier:x} applied it with term {other}"),
+            ));
         }
     }
     for entry in &evidence.committed {

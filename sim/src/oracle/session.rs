@@ -8,10 +8,19 @@ use crate::history::{Certainty, Evidence, History};
 use quorate::env::trace::Probe;
 use std::collections::BTreeMap;
 
+/// An answer's revision, who got it, and when it was asked for.
+type Shown = (i64, u64, u64);
+
+/// What a member has shown.
+struct Showing {
+    sweep: Sweep<Shown>,
+    /// Among answers that were over.
+    highest: Shown,
+}
+
 pub(super) fn judge(history: &History, evidence: &Evidence) -> Vec<Violation> {
     let setbacks = setbacks(evidence);
-    // By member: the revisions shown by answers that were over, highest last: (revision, op, its invocation).
-    let mut shown: BTreeMap<u64, (Sweep<(i64, u64, u64)>, (i64, u64, u64))> = BTreeMap::new();
+    let mut members: BTreeMap<u64, Showing> = BTreeMap::new();
     let mut violations = Vec::new();
     for at in by_invocation(history) {
         let op = &history.ops[at];
@@ -19,7 +28,8 @@ pub(super) fn judge(history: &History, evidence: &Evidence) -> Vec<Violation> {
         else {
             continue;
         };
-        let (sweep, highest) = shown.entry(member).or_insert_with(|| (Sweep::new(), (0, 0, 0)));
+        let Showing { sweep, highest } =
+            members.entry(member).or_insert_with(|| Showing { sweep: Sweep::new(), highest: (0, 0, 0) });
         for over in sweep.over_before(op.invoke_ns) {
             *highest = (*highest).max(over);
         }
