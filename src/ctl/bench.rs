@@ -17,6 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+/// Latencies above ten minutes count as ten minutes.
+const LATENCY_US_MAX: u64 = 600_000_000;
+
 #[derive(Clone, Copy)]
 enum Kind {
     Put,
@@ -57,7 +60,7 @@ pub async fn run(endpoints: &[String], bench: Bench, env: &Env) -> Result<(), Fa
         .collect();
     let begun = env.clock.now();
     let tally = Tally {
-        latency_us: Histogram::new(3).expect("three digits are a valid precision"),
+        latency_us: Histogram::new_with_bounds(1, LATENCY_US_MAX, 3).expect("valid bounds and precision"),
         errors: BTreeMap::new(),
         last_answer: begun,
         longest_gap: Duration::ZERO,
