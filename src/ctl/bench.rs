@@ -68,10 +68,13 @@ pub async fn run(endpoints: &[String], bench: Bench, env: &Env) -> Result<(), Fa
     let shared = Arc::new(Load { kind, load, begun, next_call: AtomicU64::new(0), tally: Mutex::new(tally) });
     let clients: Vec<_> = (0..shared.load.clients)
         .map(|at| {
-            let kv = KvClient::new(channels[at % channels.len()].clone()).max_decoding_message_size(usize::MAX);
+            let kv =
+                KvClient::new(channels[at % channels.len()].clone()).max_decoding_message_size(usize::MAX);
             let seed = Rng::from_seed([at as u8; 32]);
             // Each client draws from a stream of its own that env seeds.
-            let rng = Rng::from_seed(std::array::from_fn(|byte| (env.rng.next_u64() ^ seed.next_u64()) as u8 ^ byte as u8));
+            let rng = Rng::from_seed(std::array::from_fn(|byte| {
+                (env.rng.next_u64() ^ seed.next_u64()) as u8 ^ byte as u8
+            }));
             task::spawn(client(kv, shared.clone(), env.clone(), rng))
         })
         .collect();
@@ -152,7 +155,9 @@ fn note(shared: &Load, begun: Moment, ended: Moment, outcome: Result<(), tonic::
             tally.longest_gap = tally.longest_gap.max(gap);
             tally.last_answer = tally.last_answer.max(ended);
         }
-        Err(status) => *tally.errors.entry(format!("{:?}: {}", status.code(), status.message())).or_default() += 1,
+        Err(status) => {
+            *tally.errors.entry(format!("{:?}: {}", status.code(), status.message())).or_default() += 1
+        }
     }
 }
 
