@@ -123,8 +123,7 @@ pub async fn live(plan: Arc<Plan>) -> Remains {
     pass(Duration::from_millis(1)).await;
     world.probes.extend(trace::take_probes());
     violations.extend(world.complaints());
-    let members =
-        world.cluster.numbers().filter(|number| world.cluster.state(*number) != State::Lost).count();
+    let members = world.cluster.whole().len();
     let committed = committed(&world.probes);
     let evidence = Evidence { members, probes: world.probes, final_states, committed, healed_at_ns, end_ns };
     Remains { history: notebook.take(), evidence, violations }
@@ -242,8 +241,12 @@ impl World {
         notebook: &Notebook,
     ) -> (Vec<Checker>, Vec<Violation>) {
         let head = self.plan.head.clone();
-        let up: Vec<usize> =
-            self.cluster.numbers().filter(|number| self.cluster.state(*number) == State::Up).collect();
+        let up: Vec<usize> = self
+            .cluster
+            .whole()
+            .into_iter()
+            .filter(|number| self.cluster.state(*number) == State::Up)
+            .collect();
         let mut tasks = Vec::new();
         for number in up {
             let client = (head.clients + number) as u32;
