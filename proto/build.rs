@@ -23,9 +23,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let descriptors = protox::compile(FILES, ["proto"])?;
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
-    tonic_prost_build::configure()
-        .build_transport(false)
-        .bytes(".")
-        .compile_fds(descriptors)?;
+    tonic_prost_build::configure().build_transport(false).bytes(".").compile_fds(descriptors)?;
     Ok(())
 }

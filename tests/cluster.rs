@@ -45,7 +45,8 @@ impl Cluster {
     }
 
     fn start(&mut self, member: usize) {
-        let initial: Vec<String> = self.peer.iter().enumerate().map(|(at, url)| format!("m{at}={url}")).collect();
+        let initial: Vec<String> =
+            self.peer.iter().enumerate().map(|(at, url)| format!("m{at}={url}")).collect();
         let client = format!("http://{}", self.client[member]);
         let log = std::fs::File::options()
             .create(true)
@@ -75,8 +76,7 @@ impl Cluster {
 
     fn connect(&self, members: &[usize]) -> Client {
         let endpoints = members.iter().map(|member| self.client[*member].clone()).collect();
-        let options =
-            ClientOptions { call_timeout: Duration::from_secs(10), ..ClientOptions::default() };
+        let options = ClientOptions { call_timeout: Duration::from_secs(10), ..ClientOptions::default() };
         Client::new(endpoints, options, self.env.clone())
     }
 
@@ -171,7 +171,10 @@ async fn three_members_lose_nothing_when_each_is_killed_in_turn() {
     for endpoint in cluster.client.clone() {
         hashes.push(client.hash_kv(&endpoint, revision).await.unwrap().hash);
     }
-    assert!(hashes.iter().all(|hash| *hash == hashes[0]), "members disagree at revision {revision}: {hashes:?}");
+    assert!(
+        hashes.iter().all(|hash| *hash == hashes[0]),
+        "members disagree at revision {revision}: {hashes:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

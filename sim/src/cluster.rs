@@ -76,6 +76,8 @@ struct Member {
     life: Arc<AtomicU64>,
     /// Something was done to its disk in this life that a member may stop over.
     excused: bool,
+    /// Its stored data rotted: it may stop in any life, and then stays away.
+    damaged: bool,
 }
 
 /// All members, and the cables that join them and their clients.
@@ -187,7 +189,7 @@ impl Cluster {
             let node = handle.create_node().name(name(number)).ip(ip).init(init).build();
             cables.plug(Socket { name: name(number), id: node.id(), ip });
             ClockSim::get().set_drift(node.id(), head.sizes.drift_ppm.get(number - 1).copied().unwrap_or(0));
-            members.push(Member { node, state: State::Up, life, excused: false });
+            members.push(Member { node, state: State::Up, life, excused: false, damaged: false });
         }
         let dice = Dice::new(&format!("{} cluster", head.scenario), head.seed);
         Cluster { handle, members, cables, exits, ids, dice, complaints: Vec::new() }
@@ -282,10 +284,14 @@ impl Cluster {
         }
     }
 
-    /// Its data is damaged: if it stops over that, it stays away.
-    pub fn lose(&mut self, number: usize) {
-        self.kill(number, false);
-        self.member(number).state = State::Lost;
+    /// Its stored data is damaged: it may serve on, or stop over that and stay away.
+    pub fn damage(&mut self, number: usize) {
+        self.member(number).damaged = true;
+    }
+
+    /// Members that have all their data, and so must serve once everything heals.
+    pub fn whole(&self) -> Vec<usize> {
+        self.numbers().filter(|number| !self.members[number - 1].damaged).collect()
     }
 
     /// Clears away a member that stopped by itself; `false` if that life had ended anyway.
@@ -294,12 +300,18 @@ impl Cluster {
         if member.life.load(Relaxed) != exit.life || !matches!(member.state, State::Up | State::Paused) {
             return false;
         }
-        if !member.excused {
+        let damaged = member.damaged;
+        if !member.excused && !damaged {
             let Exit { member, reason, .. } = exit;
             self.complaints
                 .push(format!("member n{member} stopped by itself though its disk was fine: {reason}"));
         }
-        self.kill(exit.member, false)
+        let stopped = self.kill(exit.member, false);
+        if damaged {
+            quorate::reached!("a damaged member stopped");
+            self.member(exit.member).state = State::Lost;
+        }
+        stopped
     }
 
     /// Ends every member.

@@ -17,6 +17,7 @@ use crate::time::{now_ns, pass, until};
 use crate::workload::{self, Line, Notebook};
 use faults::Act;
 use madsim::runtime::{Handle, NodeHandle};
+use madsim::task::JoinHandle;
 use quorate::env::trace::{self, Probe};
 use quorate::members::Members;
 use quorate_proto::etcdserverpb::{HashKvRequest, maintenance_client::MaintenanceClient};
@@ -28,6 +29,8 @@ use std::{
 };
 
 const MS: u64 = 1_000_000;
+/// A proposal that its client gave up on ends by then (N3 with the longest election timeout here).
+const PROPOSAL_LASTS: Duration = Duration::from_secs(8);
 
 /// What a run leaves behind.
 pub struct Remains {
@@ -47,6 +50,19 @@ struct World {
     /// Members whose disk is to freeze: what happens to them then.
     doomed: BTreeMap<usize, (bool, u64)>,
     dice: crate::dice::Dice,
+}
+
+/// Who asks one member at the end.
+struct Checker {
+    number: usize,
+    node: NodeHandle,
+    line: Line,
+}
+
+/// A client's node and the plan's part that it carries out there.
+struct Client {
+    node: NodeHandle,
+    task: JoinHandle<()>,
 }
 
 /// The ids of the members by the product's rule (M1), to their numbers.
@@ -88,18 +104,26 @@ pub async fn live(plan: Arc<Plan>) -> Remains {
     world.heal();
     let healed_at_ns = now_ns();
     note(|| "everything heals".to_owned());
-    let (final_states, mut violations) = world.settle(&by_number, &notebook).await;
+    let (lines, mut violations) = world.serve_again(&by_number, &notebook).await;
+    let mut nodes = Vec::new();
+    for Client { node, task } in clients {
+        // Each of its requests has a deadline, and those that are late are left out.
+        drop(world.within(now_ns() + world.plan.head.liveness_ms * MS, task).await);
+        nodes.push(node);
+    }
+    // What clients gave up on may still be on its way: until then members may differ by it.
+    world.quiet(PROPOSAL_LASTS).await;
+    let final_states = world.final_states(lines, &by_number, &mut violations).await;
     let end_ns = now_ns();
     world.cluster.end();
-    for client in &clients {
-        Handle::current().kill(client.id());
+    for node in &nodes {
+        Handle::current().kill(node.id());
     }
     // The dead tasks' destructors run while the runtime is still there.
     pass(Duration::from_millis(1)).await;
     world.probes.extend(trace::take_probes());
     violations.extend(world.complaints());
-    let members =
-        world.cluster.numbers().filter(|number| world.cluster.state(*number) != State::Lost).count();
+    let members = world.cluster.whole().len();
     let committed = committed(&world.probes);
     let evidence = Evidence { members, probes: world.probes, final_states, committed, healed_at_ns, end_ns };
     Remains { history: notebook.take(), evidence, violations }
@@ -122,18 +146,14 @@ fn violation(guarantee: &'static str, sentence: String) -> Violation {
 
 impl World {
     /// Each client on a node of its own, so that it can be cut off.
-    fn start_clients(&mut self, ids: &BTreeMap<usize, u64>, notebook: &Notebook) -> Vec<NodeHandle> {
+    fn start_clients(&mut self, ids: &BTreeMap<usize, u64>, notebook: &Notebook) -> Vec<Client> {
         (0..self.plan.head.clients as u32)
             .map(|client| {
                 let node = self.client_node(client);
                 let ops = self.plan.ops.iter().filter(|op| op.client == client).cloned().collect();
                 let (head, ids, notebook) = (self.plan.head.clone(), ids.clone(), notebook.clone());
-                drop(
-                    node.spawn(
-                        async move { workload::run(Line::new(&head, client, ids, notebook), ops).await },
-                    ),
-                );
-                node
+                let work = async move { workload::run(Line::new(&head, client, ids, notebook), ops).await };
+                Client { task: node.spawn(work), node }
             })
             .collect()
     }
@@ -213,38 +233,38 @@ impl World {
         self.cluster.ids.get(&id).copied()
     }
 
-    /// Every member that has its data must serve within the bound; then all must hold the same.
-    async fn settle(
+    /// Every member that has its data must serve a write and a read within the bound. Returns a
+    /// line to each that did.
+    async fn serve_again(
         &mut self,
         ids: &BTreeMap<usize, u64>,
         notebook: &Notebook,
-    ) -> (Vec<FinalState>, Vec<Violation>) {
+    ) -> (Vec<Checker>, Vec<Violation>) {
         let head = self.plan.head.clone();
-        let up: Vec<usize> =
-            self.cluster.numbers().filter(|number| self.cluster.state(*number) == State::Up).collect();
-        let checkers: Vec<(usize, NodeHandle)> =
-            up.into_iter().map(|number| (number, self.client_node((head.clients + number) as u32))).collect();
-        let deadline = now_ns() + head.liveness_ms * MS;
-        let mut states = Vec::new();
-        let mut violations = Vec::new();
-        // First each must serve; only then, with all writes done, is what they hold compared.
-        let mut lines = Vec::new();
-        let tasks: Vec<_> = checkers
-            .iter()
-            .map(|(number, node)| {
-                let (head, ids, notebook, number) = (head.clone(), ids.clone(), notebook.clone(), *number);
-                node.spawn(async move {
-                    let client = (head.clients + number) as u32;
-                    let mut line = Line::new(&head, client, ids, notebook);
-                    line.set_timeout(Duration::from_secs(3));
-                    workload::settle(&mut line, number).await;
-                    line
-                })
-            })
+        let up: Vec<usize> = self
+            .cluster
+            .whole()
+            .into_iter()
+            .filter(|number| self.cluster.state(*number) == State::Up)
             .collect();
-        for ((number, _), task) in checkers.iter().zip(tasks) {
+        let mut tasks = Vec::new();
+        for number in up {
+            let client = (head.clients + number) as u32;
+            let node = self.client_node(client);
+            let (head, ids, notebook) = (head.clone(), ids.clone(), notebook.clone());
+            let task = node.spawn(async move {
+                let mut line = Line::new(&head, client, ids, notebook);
+                line.set_timeout(Duration::from_secs(3));
+                workload::settle(&mut line, number).await;
+                line
+            });
+            tasks.push((number, node, task));
+        }
+        let deadline = now_ns() + head.liveness_ms * MS;
+        let (mut checkers, mut violations) = (Vec::new(), Vec::new());
+        for (number, node, task) in tasks {
             match self.within(deadline, task).await {
-                Some(line) => lines.push((*number, line)),
+                Some(line) => checkers.push(Checker { number, node, line }),
                 None => violations.push(violation(
                     "LIVE",
                     format!(
@@ -254,9 +274,19 @@ impl World {
                 )),
             }
         }
-        let deadline = now_ns() + head.liveness_ms * MS;
-        for (number, mut line) in lines {
-            let (_, node) = checkers.iter().find(|(other, _)| *other == number).expect("made for it");
+        (checkers, violations)
+    }
+
+    /// What each member holds, now that nobody writes.
+    async fn final_states(
+        &mut self,
+        checkers: Vec<Checker>,
+        ids: &BTreeMap<usize, u64>,
+        violations: &mut Vec<Violation>,
+    ) -> Vec<FinalState> {
+        let deadline = now_ns() + self.plan.head.liveness_ms * MS;
+        let mut states = Vec::new();
+        for Checker { number, node, mut line } in checkers {
             let id = ids.get(&number).copied().unwrap_or(number as u64);
             let task = node.spawn(async move { final_state(&mut line, number, id).await });
             match self.within(deadline, task).await {
@@ -265,11 +295,17 @@ impl World {
                     .push(violation("LIVE", format!("member n{number} told no hash of what it holds"))),
             }
         }
-        (states, violations)
+        states
+    }
+
+    /// Lets time pass, while members that stop are noticed.
+    async fn quiet(&mut self, by: Duration) {
+        let task = madsim::task::spawn(pass(by));
+        drop(self.within(u64::MAX / 2, task).await);
     }
 
     /// The task's result, while members that stop are noticed; `None` if it takes longer.
-    async fn within<T>(&mut self, deadline_ns: u64, task: madsim::task::JoinHandle<T>) -> Option<T> {
+    async fn within<T>(&mut self, deadline_ns: u64, task: JoinHandle<T>) -> Option<T> {
         let exits = self.cluster.exits.clone();
         let mut task = task;
         loop {

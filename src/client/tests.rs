@@ -157,7 +157,7 @@ async fn a_connection_lost_under_a_change_leaves_it_in_doubt() {
         let client = client(&[&one.address.to_string(), &other.address.to_string()]);
         let call = tokio::spawn(async move { client.put(put()).await });
         while calls(&one) == 0 {
-            tokio::task::yield_now().await;
+            crate::env::task::yield_now().await;
         }
         one.stopped().await;
         let error = call.await.unwrap().unwrap_err();
@@ -206,7 +206,7 @@ async fn a_server_that_comes_back_is_found() {
         client.put(put()).await.unwrap();
         server.stopped().await;
         let call = tokio::spawn(async move { client.put(put()).await });
-        tokio::task::yield_now().await;
+        crate::env::task::yield_now().await;
         let server = Running::start(fake, &address, options().http).await;
         assert_eq!(call.await.unwrap().unwrap().header.unwrap().revision, 2);
         server.stopped().await;

@@ -38,7 +38,12 @@ pub struct Global {
 
 impl Global {
     pub fn endpoints(&self) -> Vec<String> {
-        self.endpoints.split(',').map(str::trim).filter(|endpoint| !endpoint.is_empty()).map(str::to_owned).collect()
+        self.endpoints
+            .split(',')
+            .map(str::trim)
+            .filter(|endpoint| !endpoint.is_empty())
+            .map(str::to_owned)
+            .collect()
     }
 }
 
@@ -271,7 +276,9 @@ pub fn report(error: &clap::Error) -> i32 {
         _ => String::new(),
     };
     match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+        ErrorKind::DisplayHelp
+        | ErrorKind::DisplayVersion
+        | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             // A closed standard output is no failure of a help text.
             let _ = error.print();
             return 0;
@@ -287,7 +294,10 @@ pub fn report(error: &clap::Error) -> i32 {
             }
         }
         ErrorKind::InvalidSubcommand => {
-            eprintln!("Error: unknown command \"{}\" for \"quoratectl\"", word(ContextKind::InvalidSubcommand));
+            eprintln!(
+                "Error: unknown command \"{}\" for \"quoratectl\"",
+                word(ContextKind::InvalidSubcommand)
+            );
             eprintln!("Run 'quoratectl --help' for usage.");
         }
         ErrorKind::ValueValidation | ErrorKind::InvalidValue => {

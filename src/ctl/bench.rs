@@ -17,6 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+/// Latencies above ten minutes count as ten minutes.
+const LATENCY_US_MAX: u64 = 600_000_000;
+
 #[derive(Clone, Copy)]
 enum Kind {
     Put,
@@ -57,7 +60,7 @@ pub async fn run(endpoints: &[String], bench: Bench, env: &Env) -> Result<(), Fa
         .collect();
     let begun = env.clock.now();
     let tally = Tally {
-        latency_us: Histogram::new(3).expect("three digits are a valid precision"),
+        latency_us: Histogram::new_with_bounds(1, LATENCY_US_MAX, 3).expect("valid bounds and precision"),
         errors: BTreeMap::new(),
         last_answer: begun,
         longest_gap: Duration::ZERO,
@@ -65,10 +68,13 @@ pub async fn run(endpoints: &[String], bench: Bench, env: &Env) -> Result<(), Fa
     let shared = Arc::new(Load { kind, load, begun, next_call: AtomicU64::new(0), tally: Mutex::new(tally) });
     let clients: Vec<_> = (0..shared.load.clients)
         .map(|at| {
-            let kv = KvClient::new(channels[at % channels.len()].clone()).max_decoding_message_size(usize::MAX);
+            let kv =
+                KvClient::new(channels[at % channels.len()].clone()).max_decoding_message_size(usize::MAX);
             let seed = Rng::from_seed([at as u8; 32]);
             // Each client draws from a stream of its own that env seeds.
-            let rng = Rng::from_seed(std::array::from_fn(|byte| (env.rng.next_u64() ^ seed.next_u64()) as u8 ^ byte as u8));
+            let rng = Rng::from_seed(std::array::from_fn(|byte| {
+                (env.rng.next_u64() ^ seed.next_u64()) as u8 ^ byte as u8
+            }));
             task::spawn(client(kv, shared.clone(), env.clone(), rng))
         })
         .collect();
@@ -149,7 +155,9 @@ fn note(shared: &Load, begun: Moment, ended: Moment, outcome: Result<(), tonic::
             tally.longest_gap = tally.longest_gap.max(gap);
             tally.last_answer = tally.last_answer.max(ended);
         }
-        Err(status) => *tally.errors.entry(format!("{:?}: {}", status.code(), status.message())).or_default() += 1,
+        Err(status) => {
+            *tally.errors.entry(format!("{:?}: {}", status.code(), status.message())).or_default() += 1
+        }
     }
 }
 

@@ -48,7 +48,11 @@ async fn health(session: &Session, of: &OfCluster) -> Result<(), Failure> {
             error = match client.alarm(pb::AlarmRequest::default()).await {
                 Ok(alarms) if alarms.alarms.is_empty() => None,
                 Ok(alarms) => {
-                    let names: String = alarms.alarms.iter().map(|alarm| format!("{} ", alarm.alarm().as_str_name())).collect();
+                    let names: String = alarms
+                        .alarms
+                        .iter()
+                        .map(|alarm| format!("{} ", alarm.alarm().as_str_name()))
+                        .collect();
                     Some(format!("Active Alarm(s): {names}"))
                 }
                 Err(_) => Some("Unable to fetch the alarm list".to_owned()),
@@ -75,7 +79,9 @@ fn print_health(format: Format, all: &[Health]) -> Result<(), Failure> {
                         health.endpoint,
                         took(health)
                     )),
-                    Some(error) => eprintln!("{} is unhealthy: failed to commit proposal: {error}", health.endpoint),
+                    Some(error) => {
+                        eprintln!("{} is unhealthy: failed to commit proposal: {error}", health.endpoint)
+                    }
                 }
             }
         }
@@ -106,7 +112,14 @@ fn print_health(format: Format, all: &[Health]) -> Result<(), Failure> {
         Format::Table => {
             let rows: Vec<_> = all
                 .iter()
-                .map(|health| vec![health.endpoint.clone(), health.error.is_none().to_string(), took(health), error(health)])
+                .map(|health| {
+                    vec![
+                        health.endpoint.clone(),
+                        health.error.is_none().to_string(),
+                        took(health),
+                        error(health),
+                    ]
+                })
                 .collect();
             printer::out(printer::table(&["ENDPOINT", "HEALTH", "TOOK", "ERROR"], &rows).as_bytes());
         }
@@ -116,7 +129,12 @@ fn print_health(format: Format, all: &[Health]) -> Result<(), Failure> {
 }
 
 /// Asks every endpoint; those that fail are named on stderr, the others are printed.
-async fn ask<T, F>(session: &Session, cluster: bool, what: &str, call: F) -> Result<(Vec<(String, T)>, Option<String>), Failure>
+async fn ask<T, F>(
+    session: &Session,
+    cluster: bool,
+    what: &str,
+    call: F,
+) -> Result<(Vec<(String, T)>, Option<String>), Failure>
 where
     F: AsyncFn(&str) -> Result<T, crate::client::Error>,
 {
@@ -155,7 +173,8 @@ const STATUS_HEADER: &[&str] = &[
 
 fn status_row(endpoint: &str, status: &pb::StatusResponse) -> Vec<String> {
     let member = status.header.as_ref().map_or(0, |header| header.member_id);
-    let unused = if status.db_size == 0 { 0.0 } else { 1.0 - status.db_size_in_use as f64 / status.db_size as f64 };
+    let unused =
+        if status.db_size == 0 { 0.0 } else { 1.0 - status.db_size_in_use as f64 / status.db_size as f64 };
     let downgrade = status.downgrade_info.clone().unwrap_or_default();
     vec![
         endpoint.to_owned(),
@@ -179,7 +198,8 @@ fn status_row(endpoint: &str, status: &pb::StatusResponse) -> Vec<String> {
 
 async fn status(session: &Session, of: &OfCluster) -> Result<(), Failure> {
     let client = session.client();
-    let (all, failed) = ask(session, of.cluster, "status", async |endpoint: &str| client.status(endpoint).await).await?;
+    let (all, failed) =
+        ask(session, of.cluster, "status", async |endpoint: &str| client.status(endpoint).await).await?;
     let rows = || all.iter().map(|(endpoint, status)| status_row(endpoint, status)).collect::<Vec<_>>();
     match session.format {
         Format::Simple => rows().iter().for_each(|row| printer::line(&row.join(", "))),
@@ -228,15 +248,20 @@ fn status_fields(fields: &mut Fields, endpoint: &str, status: &pb::StatusRespons
 async fn hash_kv(session: &Session, hash: &HashKv) -> Result<(), Failure> {
     let client = session.client();
     let (all, failed) =
-        ask(session, hash.cluster, "hash", async |endpoint: &str| client.hash_kv(endpoint, hash.rev).await).await?;
+        ask(session, hash.cluster, "hash", async |endpoint: &str| client.hash_kv(endpoint, hash.rev).await)
+            .await?;
     let rows = || {
         all.iter()
-            .map(|(endpoint, hash)| vec![endpoint.clone(), hash.hash.to_string(), hash.hash_revision.to_string()])
+            .map(|(endpoint, hash)| {
+                vec![endpoint.clone(), hash.hash.to_string(), hash.hash_revision.to_string()]
+            })
             .collect::<Vec<_>>()
     };
     match session.format {
         Format::Simple => rows().iter().for_each(|row| printer::line(&row.join(", "))),
-        Format::Table => printer::out(printer::table(&["ENDPOINT", "HASH", "HASH REVISION"], &rows()).as_bytes()),
+        Format::Table => {
+            printer::out(printer::table(&["ENDPOINT", "HASH", "HASH REVISION"], &rows()).as_bytes())
+        }
         Format::Json => {
             let rows: Vec<_> = all
                 .iter()

@@ -31,7 +31,9 @@ fn prefix_end(prefix: &[u8]) -> Bytes {
 
 fn span(command: &str, words: &[String], prefix: bool, from_key: bool) -> Result<Span, Failure> {
     if prefix && from_key {
-        return Err(Failure::arguments("`--prefix` and `--from-key` cannot be set at the same time, choose one"));
+        return Err(Failure::arguments(
+            "`--prefix` and `--from-key` cannot be set at the same time, choose one",
+        ));
     }
     let Some(key) = words.first() else {
         return Err(Failure::arguments(format!(
@@ -39,7 +41,9 @@ fn span(command: &str, words: &[String], prefix: bool, from_key: bool) -> Result
         )));
     };
     if words.len() > 1 && (prefix || from_key) {
-        return Err(Failure::arguments("too many arguments, only accept one argument when `--prefix` or `--from-key` is set"));
+        return Err(Failure::arguments(
+            "too many arguments, only accept one argument when `--prefix` or `--from-key` is set",
+        ));
     }
     let whole = key.is_empty() && (prefix || from_key);
     let key = if whole { Bytes::from_static(&[0]) } else { Bytes::from(key.clone().into_bytes()) };
@@ -55,7 +59,9 @@ fn span(command: &str, words: &[String], prefix: bool, from_key: bool) -> Result
 /// The request of `get`, from a command line or a txn line.
 pub fn range_request(get: &Get) -> Result<pb::RangeRequest, Failure> {
     if get.keys_only && get.count_only {
-        return Err(Failure::arguments("`--keys-only` and `--count-only` cannot be set at the same time, choose one"));
+        return Err(Failure::arguments(
+            "`--keys-only` and `--count-only` cannot be set at the same time, choose one",
+        ));
     }
     let serializable = match get.consistency.as_str() {
         "s" => true,
@@ -164,9 +170,7 @@ pub fn put_request(put: &Put, value_of_stdin: Option<&mut dyn Read>) -> Result<p
         return Err(Failure::arguments("put command needs 1 argument and input from stdin or 2 arguments"));
     };
     if put.ignore_value && put.words.len() > 1 {
-        return Err(Failure::arguments(
-            "put command needs only 1 argument when 'ignore-value' is set",
-        ));
+        return Err(Failure::arguments("put command needs only 1 argument when 'ignore-value' is set"));
     }
     let lease = i64::from_str_radix(&put.lease, 16)
         .map_err(|error| Failure::arguments(format!("bad lease ID ({error}), expecting ID in Hex")))?;
@@ -179,7 +183,9 @@ pub fn put_request(put: &Put, value_of_stdin: Option<&mut dyn Read>) -> Result<p
                 stdin.read_to_end(&mut value).map_err(|error| Failure::arguments(error.to_string()))?;
             }
             if value.is_empty() {
-                return Err(Failure::arguments("put command needs 1 argument and input from stdin or 2 arguments"));
+                return Err(Failure::arguments(
+                    "put command needs 1 argument and input from stdin or 2 arguments",
+                ));
             }
             value.into()
         }
@@ -265,9 +271,12 @@ pub async fn compaction(session: &Session, compaction: Compaction) -> Result<(),
     let [word] = compaction.words.as_slice() else {
         return Err(Failure::arguments("compaction command needs 1 argument"));
     };
-    let revision: i64 = word
-        .parse()
-        .map_err(|_| Failure::server(format!("strconv.ParseInt: parsing {}: invalid syntax", super::quote::go(word.as_bytes()))))?;
+    let revision: i64 = word.parse().map_err(|_| {
+        Failure::server(format!(
+            "strconv.ParseInt: parsing {}: invalid syntax",
+            super::quote::go(word.as_bytes())
+        ))
+    })?;
     let request = pb::CompactionRequest { revision, physical: compaction.physical };
     session.client().compact(request).await?;
     printer::line(&format!("compacted revision {revision}"));

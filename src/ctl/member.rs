@@ -27,8 +27,11 @@ async fn list(session: &Session, list: MemberList) -> Result<(), Failure> {
             }
         }
         Format::Table => printer::out(
-            printer::table(&["ID", "STATUS", "NAME", "PEER ADDRS", "CLIENT ADDRS", "IS LEARNER"], &rows(&response))
-                .as_bytes(),
+            printer::table(
+                &["ID", "STATUS", "NAME", "PEER ADDRS", "CLIENT ADDRS", "IS LEARNER"],
+                &rows(&response),
+            )
+            .as_bytes(),
         ),
         Format::Fields => fields(&response, hex).print(),
         Format::Json => {

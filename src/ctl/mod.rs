@@ -51,7 +51,8 @@ fn http_options() -> HttpOptions {
 
 /// Runs one command line (the program's name first); returns the exit code.
 pub async fn run(args: Vec<OsString>, env: Env) -> i32 {
-    let parsed = Cli::command().try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
+    let parsed =
+        Cli::command().try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => return args::report(&error),

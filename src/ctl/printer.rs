@@ -151,8 +151,11 @@ pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     writeln!(out, "│{}│", centred.join("│")).expect("a String takes everything");
     out += &rule("├", "┼", "┤");
     for row in rows {
-        let cells: Vec<String> =
-            row.iter().zip(&widths).map(|(cell, room)| format!(" {}{cell} ", " ".repeat(room - width(cell)))).collect();
+        let cells: Vec<String> = row
+            .iter()
+            .zip(&widths)
+            .map(|(cell, room)| format!(" {}{cell} ", " ".repeat(room - width(cell))))
+            .collect();
         writeln!(out, "│{}│", cells.join("│")).expect("a String takes everything");
     }
     out + &rule("└", "┴", "┘")
@@ -173,7 +176,11 @@ pub fn size(bytes: i64) -> String {
         step += 1;
     }
     let rounded = (value * 10.0 + 0.5).floor() / 10.0;
-    if rounded < 10.0 { format!("{sign}{rounded:.1} {}", units[step]) } else { format!("{sign}{rounded:.0} {}", units[step]) }
+    if rounded < 10.0 {
+        format!("{sign}{rounded:.1} {}", units[step])
+    } else {
+        format!("{sign}{rounded:.0} {}", units[step])
+    }
 }
 
 #[cfg(test)]

@@ -53,8 +53,14 @@ fn read(input: &mut dyn BufRead, prompts: bool) -> Result<pb::TxnRequest, Failur
         }
     };
     let compare = section("compares:")?.iter().map(|line| compare(line)).collect::<Result<_, _>>()?;
-    let success = section("success requests (get, put, del):")?.iter().map(|line| request(line)).collect::<Result<_, _>>()?;
-    let failure = section("failure requests (get, put, del):")?.iter().map(|line| request(line)).collect::<Result<_, _>>()?;
+    let success = section("success requests (get, put, del):")?
+        .iter()
+        .map(|line| request(line))
+        .collect::<Result<_, _>>()?;
+    let failure = section("failure requests (get, put, del):")?
+        .iter()
+        .map(|line| request(line))
+        .collect::<Result<_, _>>()?;
     Ok(pb::TxnRequest { compare, success, failure })
 }
 
@@ -224,13 +230,19 @@ mod tests {
     fn compares_are_read_from_lines() {
         let check = |line: &str, expected: Option<(CompareTarget, CompareResult, &[u8], TargetUnion)>| {
             let found = compare(line).ok().map(|c| (c.target, c.result, c.key, c.target_union));
-            let expected =
-                expected.map(|(t, r, key, union)| (t as i32, r as i32, Bytes::copy_from_slice(key), Some(union)));
+            let expected = expected
+                .map(|(t, r, key, union)| (t as i32, r as i32, Bytes::copy_from_slice(key), Some(union)));
             assert_eq!(found, expected, "{line}");
         };
         use CompareResult::*;
-        check(r#"mod("key1") > "0""#, Some((CompareTarget::Mod, Greater, b"key1", TargetUnion::ModRevision(0))));
-        check(r#"val("a b") = "x\ty""#, Some((CompareTarget::Value, Equal, b"a b", TargetUnion::Value("x\ty".into()))));
+        check(
+            r#"mod("key1") > "0""#,
+            Some((CompareTarget::Mod, Greater, b"key1", TargetUnion::ModRevision(0))),
+        );
+        check(
+            r#"val("a b") = "x\ty""#,
+            Some((CompareTarget::Value, Equal, b"a b", TargetUnion::Value("x\ty".into()))),
+        );
         check(r#"ver('k') != "3""#, Some((CompareTarget::Version, NotEqual, b"k", TargetUnion::Version(3))));
         check(r#"c("k") < "-1""#, Some((CompareTarget::Create, Less, b"k", TargetUnion::CreateRevision(-1))));
         check(r#"mod("k") > 0"#, None);

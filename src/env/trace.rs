@@ -84,7 +84,8 @@ mod simulated {
     /// Starts afresh on this thread.
     pub fn start(keep_lines: bool) {
         TRACE.with_borrow_mut(|trace| {
-            *trace = Trace { hash: 0xcbf2_9ce4_8422_2325, lines: keep_lines.then(Vec::new), ..Trace::default() };
+            *trace =
+                Trace { hash: 0xcbf2_9ce4_8422_2325, lines: keep_lines.then(Vec::new), ..Trace::default() };
         });
     }
 

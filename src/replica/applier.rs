@@ -73,13 +73,20 @@ impl ApplyTask {
                         self.finish(writing.take()).await?;
                         let last = self.begin_commit().await?;
                         self.finish(last).await?;
-                        return self.applier.mark_synced().await.map_err(|error| format!("cannot mark the store: {error}"));
+                        return self
+                            .applier
+                            .mark_synced()
+                            .await
+                            .map_err(|error| format!("cannot mark the store: {error}"));
                     }
                 }
                 let now = self.clock.now();
                 match self.applier.pending_bytes() {
                     None => {}
-                    Some(bytes) if bytes >= self.options.commit_bytes || due.as_ref().is_some_and(|(at, _)| *at <= now) => {
+                    Some(bytes)
+                        if bytes >= self.options.commit_bytes
+                            || due.as_ref().is_some_and(|(at, _)| *at <= now) =>
+                    {
                         self.finish(writing.take()).await?;
                         writing = self.begin_commit().await?;
                         due = None;
@@ -125,7 +132,8 @@ impl ApplyTask {
             return Ok(None);
         }
         let began = self.clock.now();
-        let ticket = self.applier.begin_commit().await.map_err(|error| format!("cannot commit the store: {error}"))?;
+        let ticket =
+            self.applier.begin_commit().await.map_err(|error| format!("cannot commit the store: {error}"))?;
         Ok(Some(Writing { began, durable: Box::pin(ticket.durable()) }))
     }
 

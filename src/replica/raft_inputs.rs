@@ -91,6 +91,10 @@ impl RaftLoop {
             crate::reached!("append dropped by backlog");
             return;
         }
+        if message.msg_type == MessageType::MsgTimeoutNow && self.is_restoring() {
+            crate::reached!("asked to lead while a snapshot is being made durable");
+            return;
+        }
         // Refused by raft: a reply that comes from no member of the configuration.
         let _ = self.node.step(message);
     }

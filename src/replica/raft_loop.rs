@@ -399,10 +399,17 @@ impl RaftLoop {
         }
         // A lone voter becomes leader in one step, and only with nothing unsynced.
         let holds_back = stalled || (self.is_sole_voter() && !self.unsynced.is_empty());
-        if self.is_leader() || !holds_back {
+        if self.is_leader() || !(holds_back || self.is_restoring()) {
             self.node.tick();
         }
         self.probe_bounds();
+    }
+
+    /// Whether a snapshot is installed whose log does not stand durably yet: raft's applied index is
+    /// below the log's start, and a campaign would look for entries that are gone.
+    pub(super) fn is_restoring(&self) -> bool {
+        let first = self.parts.log.first_index().expect("the log knows its first index");
+        first > self.node.raft.raft_log.applied + 1
     }
 
     fn ask_read_index(&mut self) {

@@ -164,24 +164,20 @@ async fn live(config: Config, env: Env) -> End {
             }
         },
     };
-    let mut served = false;
-    loop {
-        tokio::select! {
-            biased;
-            reason = server.failed() => return failed(&reason),
-            () = server.ready(), if !served => served = true,
-            number = signals.next() => {
-                if !served {
-                    return End::BySignal(number);
-                }
-                let name = if number == SIGTERM { "terminated" } else { "interrupt" };
-                tracing::info!(signal = name, "received signal; shutting down");
-                return tokio::select! {
-                    biased;
-                    // Who asks twice does not want to wait.
-                    number = signals.next() => End::BySignal(number),
-                    () = server.stop() => End::BySignal(number),
-                };
+    tokio::select! {
+        biased;
+        reason = server.failed() => failed(&reason),
+        number = signals.next() => {
+            if !server.is_ready() {
+                return End::BySignal(number);
+            }
+            let name = if number == SIGTERM { "terminated" } else { "interrupt" };
+            tracing::info!(signal = name, "received signal; shutting down");
+            tokio::select! {
+                biased;
+                // Who asks twice does not want to wait.
+                number = signals.next() => End::BySignal(number),
+                () = server.stop() => End::BySignal(number),
             }
         }
     }

@@ -100,6 +100,11 @@ impl Server {
         }
     }
 
+    /// Whether clients are served now.
+    pub fn is_ready(&self) -> bool {
+        *self.ready.borrow()
+    }
+
     /// Completes with the reason when the member stopped by itself.
     pub async fn failed(&self) -> String {
         self.replica.failed().await
@@ -201,6 +206,10 @@ impl Member {
                 options.clone(),
                 self.stop.clone(),
             )));
+        }
+        // Before the log says so: who reads the line may send a signal at once.
+        ready.send_replace(true);
+        for _ in &serving {
             tracing::info!("ready to serve client requests");
         }
         crate::reached!("clients are served");
@@ -212,7 +221,6 @@ impl Member {
                 "serving client traffic insecurely; this is strongly discouraged!"
             );
         }
-        ready.send_replace(true);
         for one in serving {
             // A panic in a handler has ended the process already.
             drop(one.await);

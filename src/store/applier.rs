@@ -67,7 +67,11 @@ impl Applier {
                 let pages = super::Fetched { cache: &self.shared.cache, own: &own };
                 match state.apply(entry, &pages) {
                     Ok(applied) => {
-                        assert_eq!(state.applied, (entry.index, entry.term), "the mark moves with its effects");
+                        assert_eq!(
+                            state.applied,
+                            (entry.index, entry.term),
+                            "the mark moves with its effects"
+                        );
                         self.keep_sealed(&mut state);
                         let compacted = state.mvcc().compacted();
                         drop(state);
@@ -183,11 +187,8 @@ impl Applier {
         self.pending = None;
         self.sealed.clear();
         let numbers: Vec<PageNumber> = batch.iter().map(|(number, _)| *number).collect();
-        let position = self
-            .submit(batch, (mark_page, mark), PageNumber(0), Job::Replace)
-            .await?
-            .durable()
-            .await?;
+        let position =
+            self.submit(batch, (mark_page, mark), PageNumber(0), Job::Replace).await?.durable().await?;
         let (applied, compacted) = (state.applied.0, state.mvcc().compacted());
         {
             let mut current = self.shared.state_mut();

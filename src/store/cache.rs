@@ -61,6 +61,7 @@ impl PageCache {
     }
 
     /// Bytes of evictable pages, of pinned pages.
+    #[cfg(test)]
     pub fn bytes(&self) -> (u64, u64) {
         let inner = self.locked();
         (inner.cached_bytes, inner.pinned.values().map(|page| page.len() as u64).sum())

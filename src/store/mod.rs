@@ -23,11 +23,7 @@ use bytes::Bytes;
 use cache::{Fetched, PageCache};
 use gate::Gate;
 use prost::Message;
-use quorate_proto::{
-    etcdserverpb as pb,
-    quorate::v1::StoreMark,
-    raftpb::ConfState,
-};
+use quorate_proto::{etcdserverpb as pb, quorate::v1::StoreMark, raftpb::ConfState};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -149,7 +145,11 @@ impl Shared {
     }
 
     /// Reads the pages that a call lacks into `own`.
-    async fn fetch(&self, missing: &Missing, own: &mut BTreeMap<PageNumber, Bytes>) -> Result<(), pagefile::Error> {
+    async fn fetch(
+        &self,
+        missing: &Missing,
+        own: &mut BTreeMap<PageNumber, Bytes>,
+    ) -> Result<(), pagefile::Error> {
         crate::reached!("page fetched from disk");
         let reader = self.reader.read().expect("no panic while the reader is locked").clone();
         for number in &missing.0 {
@@ -161,7 +161,10 @@ impl Shared {
     }
 
     /// Calls `look` under the read lock until it lacks no page.
-    async fn read<T>(&self, look: impl Fn(&State, &Fetched<'_>) -> Result<T, Missing>) -> Result<T, pagefile::Error> {
+    async fn read<T>(
+        &self,
+        look: impl Fn(&State, &Fetched<'_>) -> Result<T, Missing>,
+    ) -> Result<T, pagefile::Error> {
         let mut own = BTreeMap::new();
         loop {
             let missing = {
@@ -272,7 +275,14 @@ impl Store {
         let on_disk = self.shared.size_on_disk.load(Ordering::Relaxed);
         let pages = self.shared.layout().records.len() as u64;
         let live = self.shared.state().mvcc().live_page_count();
-        (on_disk, if pages == 0 { 0 } else { (u128::from(on_disk) * u128::from(live.min(pages)) / u128::from(pages)) as u64 })
+        (
+            on_disk,
+            if pages == 0 {
+                0
+            } else {
+                (u128::from(on_disk) * u128::from(live.min(pages)) / u128::from(pages)) as u64
+            },
+        )
     }
 
     /// Live keys.
@@ -287,7 +297,12 @@ impl Store {
 }
 
 /// One page of a store that is being opened.
-fn load(state: &mut State, layout: &mut Layout, page: &pagefile::Page, last_of_commit: bool) -> Result<(), String> {
+fn load(
+    state: &mut State,
+    layout: &mut Layout,
+    page: &pagefile::Page,
+    last_of_commit: bool,
+) -> Result<(), String> {
     match page.kind {
         kind::RECORDS => {
             layout.records.push(page.number);

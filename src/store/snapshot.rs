@@ -63,7 +63,13 @@ impl Store {
                 let at = state.mvcc().hash_revision(revision)?;
                 let (current, compacted) = state.revisions();
                 // The open page is copied while the list of pages stands still.
-                (current, compacted, at, state.mvcc().live_pages(PageNumber(0), usize::MAX), state.mvcc().open_page())
+                (
+                    current,
+                    compacted,
+                    at,
+                    state.mvcc().live_pages(PageNumber(0), usize::MAX),
+                    state.mvcc().open_page(),
+                )
             };
             let mut hash = HashKv::new(at, compacted);
             match self.feed(&reader, &mut hash, &pages, open).await? {
@@ -91,7 +97,8 @@ impl Store {
         open: (PageNumber, Bytes),
     ) -> Result<Fed, ReadError> {
         for number in pages {
-            let payload = if *number == open.0 { open.1.clone() } else { self.shared.page(reader, *number).await? };
+            let payload =
+                if *number == open.0 { open.1.clone() } else { self.shared.page(reader, *number).await? };
             let state = self.shared.state();
             match hash.feed(*number, &payload, state.mvcc()) {
                 Ok(true) => {}

@@ -165,16 +165,17 @@ impl World {
             }
             Fault::Rot { member } => {
                 let number = (member - 1) % self.cluster.len() + 1;
-                // A crash makes it look at what rotted.
                 if let Some(place) = DiskSim::get().rot(self.cluster.node(number)) {
                     note(|| format!("n{number}: {place} rots"));
-                    self.cluster.lose(number);
+                    self.cluster.damage(number);
+                    // A restart makes it look at what rotted.
+                    self.kill(number, false, 100);
                 }
             }
             Fault::Misdirect { member } => {
                 let number = (member - 1) % self.cluster.len() + 1;
                 DiskSim::get().set_faults(self.cluster.node(number), |faults| faults.misdirect = true);
-                self.cluster.excuse(number);
+                self.cluster.damage(number);
             }
         }
     }

@@ -189,11 +189,11 @@ async fn a_dropped_call_is_dropped_on_the_server() {
         let mut client = client(&server);
         let call = tokio::spawn(async move { client.put(put("hang", 0)).await });
         while server.fake.calls.load(Ordering::SeqCst) == 0 {
-            tokio::task::yield_now().await;
+            crate::env::task::yield_now().await;
         }
         call.abort();
         while server.fake.dropped.load(Ordering::SeqCst) == 0 {
-            tokio::task::yield_now().await;
+            crate::env::task::yield_now().await;
         }
         server.stopped().await;
     })
@@ -242,7 +242,7 @@ async fn trouble_says_whether_the_request_was_sent() {
         let mut client = client(&server);
         let call = tokio::spawn(async move { client.put(put("hang", 0)).await });
         while server.fake.calls.load(Ordering::SeqCst) == 0 {
-            tokio::task::yield_now().await;
+            crate::env::task::yield_now().await;
         }
         server.stopped().await;
         check(call.await.unwrap().unwrap_err(), Code::Unavailable, true);
