@@ -13,7 +13,12 @@ use crate::history::{History, Outcome};
 use crate::oracle::{self, Violation};
 use crate::plan::Plan;
 use crate::{seed, world};
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
 
 /// What one run of a plan came to.
 pub struct Report {
@@ -137,7 +142,9 @@ impl fmt::Display for Report {
             write!(out, "\n  also: {}: {}", other.guarantee, other.sentence)?;
         }
         if self.violations.len() > 5 {
-            write!(out, "\n  and {} more", self.violations.len() - 5)?;
+            let rest = self.violations[5..].iter().map(|violation| violation.guarantee);
+            let names: Vec<&str> = rest.collect::<BTreeSet<_>>().into_iter().collect();
+            write!(out, "\n  and {} more: {}", self.violations.len() - 5, names.join(", "))?;
         }
         if let Some(op) = &self.first_wrong {
             write!(out, "\n  first wrong operation: {op}")?;
