@@ -123,12 +123,23 @@ impl OpenPage {
     /// The finished payload; this page is empty again.
     pub fn take(&mut self) -> Bytes {
         assert!(!self.is_empty(), "an empty page is not sealed");
-        let mut page = std::mem::replace(self, OpenPage::new());
-        page.bytes[0] = LAYOUT;
-        page.bytes[4..8].copy_from_slice(&page.records.to_le_bytes());
-        page.bytes[8..16].copy_from_slice(&page.first.to_le_bytes());
-        page.bytes[16..24].copy_from_slice(&page.last.0.to_le_bytes());
-        Bytes::from(page.bytes)
+        std::mem::replace(self, OpenPage::new()).finish()
+    }
+
+    /// The payload as if it were finished now; no bytes when there is no record.
+    pub fn copy(&self) -> Bytes {
+        if self.is_empty() {
+            return Bytes::new();
+        }
+        OpenPage { bytes: self.bytes.clone(), ..*self }.finish()
+    }
+
+    fn finish(mut self) -> Bytes {
+        self.bytes[0] = LAYOUT;
+        self.bytes[4..8].copy_from_slice(&self.records.to_le_bytes());
+        self.bytes[8..16].copy_from_slice(&self.first.to_le_bytes());
+        self.bytes[16..24].copy_from_slice(&self.last.0.to_le_bytes());
+        Bytes::from(self.bytes)
     }
 }
 
@@ -256,7 +267,9 @@ mod tests {
             &[3, 0, 0, 0, 0, 0, 0, 0],
             &[10, 1, b'k'],
         ];
+        assert_eq!(page.copy(), expected.concat());
         assert_eq!(page.take(), expected.concat());
+        assert!(page.copy().is_empty() && page.is_empty());
     }
 
     #[test]

@@ -80,9 +80,9 @@ impl Tail {
         Some(key_value_at(&self.sealed[at].1, place))
     }
 
-    /// The page being filled and a copy of what it holds so far.
+    /// The page being filled and a copy of what it holds so far, as a whole payload.
     pub fn open_page(&self) -> (PageNumber, Bytes) {
-        (self.number, Bytes::copy_from_slice(self.open.bytes()))
+        (self.number, self.open.copy())
     }
 
     /// Whether a page is still here.

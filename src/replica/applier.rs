@@ -220,14 +220,19 @@ impl ApplyTask {
         if !applied.is_multiple_of(EVERY) {
             return;
         }
-        if let Ok(reply) = self.store.hash_kv(0).await {
-            crate::probe!(crate::env::trace::Probe::State {
-                member: self.member_id,
-                applied,
-                revision: self.store.revisions().0,
-                digest: reply.hash,
-            });
-        }
+        let reply = match self.store.hash_kv(0).await {
+            Ok(reply) => reply,
+            // A disk that fails stops the member elsewhere.
+            Err(store::ReadError::Disk(_)) => return,
+            Err(error) => panic!("the state of a member does not hash: {error}"),
+        };
+        crate::reached!("state shown to be compared");
+        crate::probe!(crate::env::trace::Probe::State {
+            member: self.member_id,
+            applied,
+            revision: self.store.revisions().0,
+            digest: reply.hash,
+        });
     }
 
     async fn install(&mut self, pages: Vec<SnapshotPage>) -> Result<Position, String> {
