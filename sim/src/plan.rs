@@ -276,6 +276,10 @@ pub enum Fault {
         factor: u64,
         hold_ms: u64,
     },
+    /// The leader is asked to hand over to another member.
+    Transfer {
+        to: Whom,
+    },
     Rot {
         member: usize,
     },

@@ -137,8 +137,10 @@ pub enum FaultKind {
     SlowDisk,
     Rot,
     Misdirect,
-    /// A burst of reads everywhere around the end of a leader.
+    /// The leader is killed, loses power, stands still or is cut off.
     LeaderLoss,
+    /// The leader is asked to hand over, and a burst of reads everywhere after it.
+    Transfer,
 }
 
 /// How often a fault comes and how long it lasts.

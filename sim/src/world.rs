@@ -49,6 +49,8 @@ struct World {
     agenda_last: u64,
     /// Members whose disk is to freeze: what happens to them then.
     doomed: BTreeMap<usize, (bool, u64)>,
+    /// Who asks for transfers of leadership, once the plan has one.
+    operator: Option<NodeHandle>,
     dice: crate::dice::Dice,
 }
 
@@ -93,6 +95,7 @@ pub async fn live(plan: Arc<Plan>) -> Remains {
         agenda: BTreeMap::new(),
         agenda_last: 0,
         doomed: BTreeMap::new(),
+        operator: None,
         dice,
     };
     let notebook = Notebook::default();
@@ -108,7 +111,7 @@ pub async fn live(plan: Arc<Plan>) -> Remains {
     let mut nodes = Vec::new();
     for Client { node, task } in clients {
         // Each of its requests has a deadline, and those that are late are left out.
-        drop(world.within(now_ns() + world.plan.head.liveness_ms * MS, task).await);
+        let _ended: Option<()> = world.within(now_ns() + world.plan.head.liveness_ms * MS, task).await;
         nodes.push(node);
     }
     // What clients gave up on may still be on its way: until then members may differ by it.
@@ -116,7 +119,7 @@ pub async fn live(plan: Arc<Plan>) -> Remains {
     let final_states = world.final_states(lines, &by_number, &mut violations).await;
     let end_ns = now_ns();
     world.cluster.end();
-    for node in &nodes {
+    for node in nodes.iter().chain(&world.operator) {
         Handle::current().kill(node.id());
     }
     // The dead tasks' destructors run while the runtime is still there.
@@ -140,6 +143,15 @@ fn committed(probes: &[(u64, Probe)]) -> Vec<CommittedEntry> {
     probes.iter().filter_map(entry).collect()
 }
 
+/// A machine for client `client` (from 0), cabled to the rest.
+fn client_node(cluster: &mut Cluster, client: u32) -> NodeHandle {
+    let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 1, u8::try_from(client + 1).expect("few clients")));
+    let name = format!("c{}", client + 1);
+    let node = Handle::current().create_node().name(name.clone()).ip(ip).build();
+    cluster.cables.plug(Socket { name, id: node.id(), ip });
+    node
+}
+
 fn violation(guarantee: &'static str, sentence: String) -> Violation {
     Violation { guarantee, sentence, op: None }
 }
@@ -149,21 +161,13 @@ impl World {
     fn start_clients(&mut self, ids: &BTreeMap<usize, u64>, notebook: &Notebook) -> Vec<Client> {
         (0..self.plan.head.clients as u32)
             .map(|client| {
-                let node = self.client_node(client);
+                let node = client_node(&mut self.cluster, client);
                 let ops = self.plan.ops.iter().filter(|op| op.client == client).cloned().collect();
                 let (head, ids, notebook) = (self.plan.head.clone(), ids.clone(), notebook.clone());
                 let work = async move { workload::run(Line::new(&head, client, ids, notebook), ops).await };
                 Client { task: node.spawn(work), node }
             })
             .collect()
-    }
-
-    fn client_node(&mut self, client: u32) -> NodeHandle {
-        let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 1, u8::try_from(client + 1).expect("few clients")));
-        let name = format!("c{}", client + 1);
-        let node = Handle::current().create_node().name(name.clone()).ip(ip).build();
-        self.cluster.cables.plug(Socket { name, id: node.id(), ip });
-        node
     }
 
     fn plan_at(&mut self, at_ns: u64, act: Act) {
@@ -250,7 +254,7 @@ impl World {
         let mut tasks = Vec::new();
         for number in up {
             let client = (head.clients + number) as u32;
-            let node = self.client_node(client);
+            let node = client_node(&mut self.cluster, client);
             let (head, ids, notebook) = (head.clone(), ids.clone(), notebook.clone());
             let task = node.spawn(async move {
                 let mut line = Line::new(&head, client, ids, notebook);
@@ -301,7 +305,7 @@ impl World {
     /// Lets time pass, while members that stop are noticed.
     async fn quiet(&mut self, by: Duration) {
         let task = madsim::task::spawn(pass(by));
-        drop(self.within(u64::MAX / 2, task).await);
+        let _ended: Option<()> = self.within(u64::MAX / 2, task).await;
     }
 
     /// The task's result, while members that stop are noticed; `None` if it takes longer.

@@ -30,7 +30,7 @@ use crate::{
     store::Store,
 };
 use std::sync::{Arc, Mutex, atomic::AtomicBool};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
 /// A frame holds one raft message: entries up to this, or one entry, plus their framing.
 pub(super) const MESSAGE_BYTES_MAX: u64 = 1 << 20;
@@ -149,9 +149,22 @@ async fn start_behind(
 
     let persistence = Arc::new(Persistence::new(wake.clone()));
     let (said, synced, ended) = (persistence.clone(), metrics.clone(), shared.clone());
-    task::dedicated("quorate-log", async move {
-        writer.run(move |word| said.said(word), move |seconds| synced.log_synced(seconds)).await;
-        ended.part_ended(Part::Log);
+    let (begin, loop_to_run) = oneshot::channel::<RaftLoop>();
+    // The log's writer shares the raft loop's thread: it only encodes and submits, and a put that
+    // nobody else waits beside would pay for each thread that must wake.
+    task::dedicated("quorate-raft", async move {
+        let log_ended = ended.clone();
+        let writing = task::spawn(async move {
+            writer.run(move |word| said.said(word), move |seconds| synced.log_synced(seconds)).await;
+            log_ended.part_ended(Part::Log);
+        });
+        // An error means that the start failed: the log's handles are gone then.
+        if let Ok(raft_loop) = loop_to_run.await {
+            raft_loop.run().await;
+            ended.part_ended(Part::Loop);
+        }
+        // It ends with the last handle of the log, all it was given being durable.
+        drop(writing.await);
     });
     if known.new_cluster {
         position =
@@ -203,11 +216,9 @@ async fn start_behind(
         position,
     };
     let raft_loop = RaftLoop::new(parts, &options)?;
-    let ended = shared.clone();
-    task::dedicated("quorate-raft", async move {
-        raft_loop.run().await;
-        ended.part_ended(Part::Loop);
-    });
+    if begin.send(raft_loop).is_err() {
+        return Err(StartError::Other("the raft thread has ended".to_owned()));
+    }
     *host.serving.lock().expect("no panic while the host is locked") = Some(Serving {
         member_id,
         cluster_id,

@@ -9,6 +9,9 @@ use crate::scenario::{FaultKind, Kind, Pace, Scenario};
 
 /// The API's "to the end of all keys", and its "from the first key".
 const NUL: &str = "\0";
+/// Reads of one client around a transfer of leadership.
+const BURST_READS_MAX: u64 = 4;
+const BURST_MS: u64 = 300;
 
 impl Plan {
     /// The plan that (scenario, seed) stands for.
@@ -46,12 +49,38 @@ impl Plan {
             let dice = stream(&format!("client {client}"));
             OpDraw { scenario, mix: &mix, client, dice, count: 0 }.all(&mut plan.ops);
         }
+        plan.draw_bursts(scenario, &mut stream("bursts"));
         plan.ops.sort_by_key(|op| (op.at_ms, op.client));
         for (place, op) in plan.ops.iter_mut().enumerate() {
             op.id = place as u64 + 1;
         }
         plan
     }
+
+    /// Reads everywhere while leadership passes from one to another: whoever answers too soon is
+    /// caught by them.
+    fn draw_bursts(&mut self, scenario: &Scenario, dice: &mut Dice) {
+        let transfers = self.faults.iter().filter(|planned| matches!(planned.fault, Fault::Transfer { .. }));
+        for begin in transfers.map(|planned| planned.at_ms) {
+            for client in 0..scenario.clients as u32 {
+                for _ in 0..dice.between(0, BURST_READS_MAX) {
+                    let at_ms = begin + dice.between(0, BURST_MS);
+                    let member = Some(dice.between(1, scenario.members as u64) as usize);
+                    let span = Span { key: key(scenario, dice), end: String::new() };
+                    let ask = Ask::Range(Read { span, ..Read::default() });
+                    if at_ms < self.head.heal_ms {
+                        self.ops.push(Planned { at_ms, id: 0, client, member, ask });
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn key(scenario: &Scenario, dice: &mut Dice) -> String {
+    // The first keys are the hot ones.
+    let cold = dice.below(scenario.keys);
+    format!("k{:02}", if dice.chance(0.5) { cold } else { dice.below(cold + 1) })
 }
 
 fn name(kind: &FaultKind) -> String {
@@ -190,6 +219,12 @@ impl FaultDraw<'_> {
                 }
                 _ => Fault::Kill { whom: Whom::Leader, hold_ms },
             },
+            FaultKind::Transfer => {
+                let nth = self.dice.between(1, self.scenario.members as u64) as usize;
+                // Now and then it may be the leader itself, which is fine (X8).
+                let to = if self.dice.chance(0.9) { Whom::Follower(nth) } else { Whom::Member(nth) };
+                Fault::Transfer { to }
+            }
             FaultKind::Rot | FaultKind::Misdirect => unreachable!("drawn by the caller"),
         }
     }
@@ -243,9 +278,7 @@ impl OpDraw<'_> {
     }
 
     fn key(&mut self) -> String {
-        // The first keys are the hot ones.
-        let cold = self.dice.below(self.scenario.keys);
-        format!("k{:02}", if self.dice.chance(0.5) { cold } else { self.dice.below(cold + 1) })
+        key(self.scenario, &mut self.dice)
     }
 
     fn value(&mut self) -> String {

@@ -1,13 +1,18 @@
 //! What each fault does to the world, and what undoes it.
 
-use super::{MS, World};
+use super::{MS, World, client_node};
 use crate::clock::ClockSim;
-use crate::cluster::State;
+use crate::cluster::{State, client_address};
 use crate::disk::{DiskSim, Faults};
 use crate::journal::note;
 use crate::plan::{Fault, Whom};
 use crate::time::now_ns;
+use quorate::env::net::{Channel, HttpOptions};
+use quorate_proto::etcdserverpb::{MoveLeaderRequest, maintenance_client::MaintenanceClient};
 use std::time::Duration;
+
+/// Who asks for a transfer of leadership waits so long.
+const TRANSFER_LASTS: Duration = Duration::from_secs(3);
 
 /// An item of the agenda.
 #[derive(Clone, Debug)]
@@ -163,6 +168,10 @@ impl World {
                 DiskSim::get().set_faults(self.cluster.node(number), |faults| faults.slow = factor);
                 self.after(hold_ms, Act::Repair(number, Trouble::Slow));
             }
+            Fault::Transfer { to } => {
+                let (leader, target) = (self.resolve(&Whom::Leader), self.resolve(&to));
+                self.ask_to_hand_over(leader, target);
+            }
             Fault::Rot { member } => {
                 let number = (member - 1) % self.cluster.len() + 1;
                 if let Some(place) = DiskSim::get().rot(self.cluster.node(number)) {
@@ -178,6 +187,26 @@ impl World {
                 self.cluster.damage(number);
             }
         }
+    }
+
+    /// Asks as a client would; whatever comes of it, the oracles of the others judge.
+    fn ask_to_hand_over(&mut self, leader: usize, target: usize) {
+        let to = self.cluster.ids.iter().find(|(_, number)| **number == target);
+        let target_id = *to.expect("every member has an id").0;
+        let operator = self.operator.get_or_insert_with(|| {
+            // The number between the clients and those who ask at the end.
+            client_node(&mut self.cluster, self.plan.head.clients as u32)
+        });
+        operator.spawn(async move {
+            let channel = Channel::lazy(&client_address(leader), HttpOptions::default());
+            let mut request = tonic::Request::new(MoveLeaderRequest { target_id });
+            request.set_timeout(TRANSFER_LASTS);
+            let answer = MaintenanceClient::new(channel).move_leader(request).await;
+            note(|| match answer {
+                Ok(_) => format!("n{leader} handed over to n{target}"),
+                Err(status) => format!("n{leader} did not hand over to n{target}: {status}"),
+            });
+        });
     }
 
     /// Disk trouble that a member may stop over.
