@@ -32,7 +32,7 @@ pub struct ClientOptions {
     /// then twice as long, and so on.
     pub retry_pause: Duration,
     pub retry_pause_max: Duration,
-    /// Sent as `token` with each call (facts/services.tsv).
+    /// Sent as `token` with each call (tests/facts/services.tsv).
     pub token: Option<String>,
     /// Sends `hasleader`: a member that knows no leader refuses at once.
     pub require_leader: bool,

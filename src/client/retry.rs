@@ -55,7 +55,7 @@ fn is_refusal(status: &Status) -> bool {
         | Code::OutOfRange
         | Code::ResourceExhausted
         | Code::Unimplemented => true,
-        // On the wire these two have this code (facts/errors.tsv).
+        // On the wire these two have this code (tests/facts/errors.tsv).
         Code::Unknown => matches!(
             status.message(),
             "etcdserver: too many requests"

@@ -1,4 +1,4 @@
-//! HashKV: etcd's hash over the records (facts/storage.md, section 5).
+//! HashKV: etcd's hash over the records (tests/facts/storage.md, section 5).
 //!
 //! The caller feeds every page that [`super::Mvcc::live_pages`] names, in
 //! order; they may be fetched with the state unlocked in between.

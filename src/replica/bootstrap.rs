@@ -1,5 +1,5 @@
 //! The beginning of a new cluster's log: one conf change for each initial member, in ascending id,
-//! term 1, committed, as in etcd (facts/storage.md, section 2). A later joiner that replays from 1
+//! term 1, committed, as in etcd (tests/facts/storage.md, section 2). A later joiner that replays from 1
 //! learns the first voters.
 //!
 //! Every member makes the same bytes from the same initial members. The entries are durable in the

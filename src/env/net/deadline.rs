@@ -18,7 +18,7 @@ use std::{
 use tonic::Status;
 use tower_service::Service;
 
-/// What etcd says when a deadline passed (facts/errors.tsv).
+/// What etcd says when a deadline passed (tests/facts/errors.tsv).
 pub(super) const DEADLINE_TEXT: &str = "context deadline exceeded";
 
 /// The `grpc-timeout` header: one to eight digits and a unit; `None` if it is
