@@ -118,13 +118,7 @@ impl Metrics {
     }
 
     /// Counts a cleaning until what it returns is dropped.
-    pub(super) fn defragment_begins(&self) -> impl Drop + use<> {
-        struct Inflight(IntGauge);
-        impl Drop for Inflight {
-            fn drop(&mut self) {
-                self.0.dec();
-            }
-        }
+    pub(super) fn defragment_begins(&self) -> Inflight {
         self.defragment_inflight.inc();
         Inflight(self.defragment_inflight.clone())
     }
@@ -210,6 +204,15 @@ impl Metrics {
                 samples,
             )
         })
+    }
+}
+
+/// Something under way, counted until it is dropped.
+pub(super) struct Inflight(IntGauge);
+
+impl Drop for Inflight {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }
 
