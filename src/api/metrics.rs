@@ -170,6 +170,7 @@ impl Metrics {
         families.extend(self.apply_family());
         families.extend(self.client_family());
         families.extend(member_families(backend, settings));
+        families.extend(feature_family(settings));
         families.extend(process::read().map(text::process_families).unwrap_or_default());
         families.sort_by(|one, other| one.name().cmp(other.name()));
         let mut out = Vec::with_capacity(64 * 1024);
@@ -277,6 +278,19 @@ fn member_families<B: Backend>(backend: &B, settings: &Settings) -> Vec<MetricFa
         families.push(labelled("etcd_cluster_version", "1 with the cluster version.", &labels, 1.0));
     }
     families
+}
+
+fn feature_family(settings: &Settings) -> Option<MetricFamily> {
+    let samples: Vec<_> = settings
+        .features
+        .iter()
+        .map(|(name, stage, on)| {
+            let labels = [("name", *name), ("stage", *stage)];
+            sample(MetricType::GAUGE, &labels, f64::from(u8::from(*on)))
+        })
+        .collect();
+    let help = "1 where a feature is on, by name and stage.";
+    (!samples.is_empty()).then(|| family("etcd_server_feature_enabled", help, MetricType::GAUGE, samples))
 }
 
 /// Alarms that are on, by member and kind.
@@ -429,7 +443,11 @@ mod tests {
         metrics.store_committed(0.02);
         metrics.applied("Put", true, 0.0001);
         metrics.client_request(false, "3.7");
-        let text = metrics.render(&super::super::fake::Fake::default(), &Settings::default());
+        let settings =
+            Settings { features: vec![("CompactHashCheck", "ALPHA", true)], ..Settings::default() };
+        let member = super::super::fake::Fake::default();
+        member.state().alarms = vec![(0xab, 1), (1, 2)];
+        let text = metrics.render(&member, &settings);
         let text = String::from_utf8(text).unwrap();
         let shown = shown(&text);
         assert!(shown.len() >= 28, "{shown:?}");
@@ -443,6 +461,11 @@ mod tests {
                 assert_eq!(buckets, &expected, "{name}");
             }
         }
+        assert!(text.contains("etcd_server_feature_enabled{name=\"CompactHashCheck\",stage=\"ALPHA\"} 1"));
+        assert!(
+            text.contains("etcd_debugging_server_alarms{alarm_type=\"NOSPACE\",server_id=\"ab\"} 1"),
+            "{text}"
+        );
         assert!(text.contains(
             "etcd_server_apply_duration_seconds_count{op=\"Put\",success=\"true\",version=\"v3\"} 1"
         ));

@@ -458,6 +458,7 @@ fn api_settings(config: &Config) -> api::Settings {
         request_timeout: config.proposal_timeout(),
         gateway: config.grpc_gateway,
         cors: config.cors.clone(),
+        features: config.features.list().map(|(gate, on)| (gate.name, gate.stage.as_str(), on)).collect(),
     }
 }
 
