@@ -157,7 +157,11 @@ mod tests {
 
     #[test]
     fn the_checksum_sees_order_and_kind() {
-        let page = |kind, payload: &'static [u8]| SnapshotPage { kind, payload: Bytes::from_static(payload) };
+        let page = |kind, payload: &'static [u8]| SnapshotPage {
+            kind,
+            payload: Bytes::from_static(payload),
+            ..Default::default()
+        };
         let sum = |pages: &[SnapshotPage]| pages.iter().fold(0, checksum);
         let (a, b) = (page(1, b"a"), page(1, b"b"));
         assert_ne!(sum(&[a.clone(), b.clone()]), sum(&[b.clone(), a.clone()]));

@@ -167,6 +167,7 @@ impl Applier {
         let mark = StoreMark::decode(last.payload.clone()).map_err(|error| broken(error.to_string()))?;
         let cluster = self.shared.state().members.cluster_id;
         let mut state = State::new(crate::members::Members { cluster_id: cluster, ..Default::default() });
+        state.load_mark(&mark).map_err(broken)?;
         let mut next = self.next_page;
         let mut batch = Vec::with_capacity(records.len());
         for page in records {
@@ -177,7 +178,6 @@ impl Applier {
             batch.push((next, page.payload.clone()));
             next = PageNumber(next.0 + 1);
         }
-        state.load_mark(&mark).map_err(broken)?;
         if state.members.cluster_id != cluster {
             return Err(broken(format!("it is of cluster {:x}", state.members.cluster_id)));
         }

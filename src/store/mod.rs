@@ -193,6 +193,8 @@ impl Store {
         let mut state = State::new(initial);
         let mut layout = Layout::default();
         let mut broken = None;
+        let mut records = Vec::new();
+        let mut mark = None;
         let (file, opened) = pagefile::PageFile::open(
             env.disk.clone(),
             dir,
@@ -200,7 +202,7 @@ impl Store {
             env.rng.clone(),
             |page, _, last_of_commit| {
                 if broken.is_none() {
-                    broken = load(&mut state, &mut layout, &page, last_of_commit).err();
+                    broken = sort(&mut records, &mut mark, page, last_of_commit).err();
                 }
                 Ok(())
             },
@@ -209,6 +211,7 @@ impl Store {
         if let Some(what) = broken {
             return Err(Error::Decode(what));
         }
+        load(&mut state, &mut layout, records, mark).map_err(Error::Decode)?;
         if opened.torn_bytes > 0 {
             tracing::warn!(bytes = opened.torn_bytes, "cut off a torn tail of the store");
         }
@@ -297,27 +300,42 @@ impl Store {
 }
 
 /// One page of a store that is being opened.
-fn load(
-    state: &mut State,
-    layout: &mut Layout,
-    page: &pagefile::Page,
+fn sort(
+    records: &mut Vec<(PageNumber, Bytes)>,
+    mark: &mut Option<(PageNumber, StoreMark)>,
+    page: pagefile::Page,
     last_of_commit: bool,
 ) -> Result<(), String> {
     match page.kind {
-        kind::RECORDS => {
-            layout.records.push(page.number);
-            state.load_page(page.number, &page.payload)
-        }
+        kind::RECORDS => records.push((page.number, page.payload)),
         kind::MARK => {
             if !last_of_commit {
                 return Err(format!("page {}: a mark that does not end its commit", page.number.0));
             }
-            let mark = StoreMark::decode(page.payload.clone()).map_err(|error| format!("mark: {error}"))?;
-            layout.committed = Some((page.number, Position::of(&mark)));
-            state.load_mark(&mark)
+            let decoded = StoreMark::decode(page.payload).map_err(|error| format!("mark: {error}"))?;
+            *mark = Some((page.number, decoded));
         }
-        other => Err(format!("page {}: kind {other} is not a store page's", page.number.0)),
+        other => return Err(format!("page {}: kind {other} is not a store page's", page.number.0)),
     }
+    Ok(())
+}
+
+/// The last mark first, then the records.
+fn load(
+    state: &mut State,
+    layout: &mut Layout,
+    records: Vec<(PageNumber, Bytes)>,
+    mark: Option<(PageNumber, StoreMark)>,
+) -> Result<(), String> {
+    if let Some((number, mark)) = mark {
+        layout.committed = Some((number, Position::of(&mark)));
+        state.load_mark(&mark)?;
+    }
+    for (number, payload) in records {
+        layout.records.push(number);
+        state.load_page(number, &payload)?;
+    }
+    Ok(())
 }
 
 /// Log indexes fit: raft counts up from 1 by one.

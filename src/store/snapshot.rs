@@ -1,7 +1,7 @@
 //! The store as pages: for a peer, and for HashKV.
 
 use super::{Error, Position, ReadError, Shared, Store, kind};
-use crate::mvcc::{FeedError, HashKv, Pages};
+use crate::mvcc::{HashKv, Pages};
 use crate::pagefile::{PageNumber, PageReader};
 use bytes::Bytes;
 use quorate_proto::{etcdserverpb as pb, quorate::v1::SnapshotPage};
@@ -23,7 +23,12 @@ impl SnapshotReader {
         let Some(number) = self.numbers.next() else { return Ok(None) };
         let page = self.reader.read(number).await?;
         assert_eq!(page.number, number, "a page says which one it is");
-        Ok(Some(SnapshotPage { kind: u32::from(page.kind), payload: page.payload }))
+        Ok(Some(SnapshotPage {
+            kind: u32::from(page.kind),
+            payload: page.payload,
+            number: number.0,
+            ..Default::default()
+        }))
     }
 }
 
@@ -56,37 +61,26 @@ impl Store {
     /// HashKV at `revision` (0 = current), as etcd computes it (C9, C10).
     pub async fn hash_kv(&self, revision: i64) -> Result<pb::HashKvResponse, ReadError> {
         let shared: &Arc<Shared> = &self.shared;
-        loop {
-            let reader = shared.reader.read().expect("no panic while the reader is locked").clone();
-            let (current, compacted, at, pages, open) = {
-                let state = shared.state();
-                let at = state.mvcc().hash_revision(revision)?;
-                let (current, compacted) = state.revisions();
-                // The open page is copied while the list of pages stands still.
-                (
-                    current,
-                    compacted,
-                    at,
-                    state.mvcc().live_pages(PageNumber(0), usize::MAX),
-                    state.mvcc().open_page(),
-                )
-            };
-            let mut hash = HashKv::new(at, compacted);
-            match self.feed(&reader, &mut hash, &pages, open).await? {
-                // A compaction came in between: begin again with the state as it is now.
-                Fed::Stale => {
-                    crate::reached!("hash begun again after a compaction");
-                }
-                Fed::Whole => {
-                    return Ok(pb::HashKvResponse {
-                        header: Some(pb::ResponseHeader { revision: current, ..Default::default() }),
-                        hash: hash.finish(),
-                        compact_revision: compacted,
-                        hash_revision: at,
-                    });
-                }
-            }
-        }
+        let reader = shared.reader.read().expect("no panic while the reader is locked").clone();
+        let (view, at, pages, open) = {
+            let mut state = shared.state_mut();
+            let view = state.mvcc().view();
+            let at = view.hash_revision(revision)?;
+            state.pin();
+            // The open page is copied while the list of pages stands still.
+            let pages = state.mvcc().live_pages(PageNumber(0), usize::MAX);
+            (view, at, pages, state.mvcc().open_page())
+        };
+        let mut hash = HashKv::new(at, view);
+        let fed = self.feed(&reader, &mut hash, &pages, open).await;
+        shared.state_mut().unpin(view.compacted);
+        fed?;
+        Ok(pb::HashKvResponse {
+            header: Some(pb::ResponseHeader { revision: view.revision, ..Default::default() }),
+            hash: hash.finish(),
+            compact_revision: view.compacted,
+            hash_revision: at,
+        })
     }
 
     async fn feed(
@@ -95,7 +89,7 @@ impl Store {
         hash: &mut HashKv,
         pages: &[PageNumber],
         open: (PageNumber, Bytes),
-    ) -> Result<Fed, ReadError> {
+    ) -> Result<(), ReadError> {
         for number in pages {
             let payload =
                 if *number == open.0 { open.1.clone() } else { self.shared.page(reader, *number).await? };
@@ -103,20 +97,11 @@ impl Store {
             match hash.feed(*number, &payload, state.mvcc()) {
                 Ok(true) => {}
                 Ok(false) => break,
-                Err(FeedError::Compacted) => return Ok(Fed::Stale),
-                Err(FeedError::Malformed(what)) => {
-                    return Err(ReadError::Decode(format!("page {}: {what}", number.0)));
-                }
+                Err(what) => return Err(ReadError::Decode(format!("page {}: {what}", number.0))),
             }
         }
-        Ok(Fed::Whole)
+        Ok(())
     }
-}
-
-/// Whether a hash saw one state from beginning to end.
-enum Fed {
-    Whole,
-    Stale,
 }
 
 /// Kinds are stored; what a peer sends must mean the same here.
