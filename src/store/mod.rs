@@ -70,7 +70,7 @@ pub mod kind {
     pub const RECORDS: u8 = 1;
     /// A `StoreMark`, last page of every commit.
     pub const MARK: u8 = 2;
-    /// Buckets of an etcd snapshot that nothing here serves yet (`StoredBuckets`).
+    /// Buckets of an etcd snapshot that nothing here serves yet (`BucketPage`).
     pub const BUCKETS: u8 = 3;
 }
 

@@ -9,7 +9,7 @@ use crate::env::Env;
 use crate::members::Members;
 use crate::pagefile::{Opened, PageFile, PageNumber};
 use prost::Message;
-use quorate_proto::quorate::v1::StoredBuckets;
+use quorate_proto::quorate::v1::BucketPage;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -51,7 +51,7 @@ impl Store {
     }
 
     /// Imported buckets that nothing here serves yet, in the order of their pages.
-    pub async fn buckets(&self) -> Result<Vec<StoredBuckets>, Error> {
+    pub async fn buckets(&self) -> Result<Vec<BucketPage>, Error> {
         let pages = self.shared.state().bucket_pages.clone();
         let ground = self.shared.ground();
         let mut buckets = Vec::with_capacity(pages.len());
@@ -60,7 +60,7 @@ impl Store {
             if page.kind != kind::BUCKETS {
                 return Err(Error::Decode(format!("page {number}: kind {} is not buckets'", page.kind)));
             }
-            let decoded = StoredBuckets::decode(page.payload);
+            let decoded = BucketPage::decode(page.payload);
             buckets.push(decoded.map_err(|error| Error::Decode(format!("page {number}: {error}")))?);
         }
         Ok(buckets)
