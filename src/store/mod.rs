@@ -198,14 +198,14 @@ impl Store {
             dir,
             pagefile::Options { page_size: options.page_size, segment_size: options.segment_size },
             env.rng.clone(),
-            |page, _, last_of_commit| {
-                if broken.is_none() {
-                    broken = load(&mut state, &mut layout, &page, last_of_commit).err();
-                }
-                Ok(())
-            },
         )
         .await?;
+        let mut pages = file.reader().scan(PageNumber(0));
+        while let Some(page) = pages.next().await? {
+            if broken.is_none() {
+                broken = load(&mut state, &mut layout, &page).err();
+            }
+        }
         if let Some(what) = broken {
             return Err(Error::Decode(what));
         }
@@ -297,21 +297,13 @@ impl Store {
 }
 
 /// One page of a store that is being opened.
-fn load(
-    state: &mut State,
-    layout: &mut Layout,
-    page: &pagefile::Page,
-    last_of_commit: bool,
-) -> Result<(), String> {
+fn load(state: &mut State, layout: &mut Layout, page: &pagefile::Page) -> Result<(), String> {
     match page.kind {
         kind::RECORDS => {
             layout.records.push(page.number);
             state.load_page(page.number, &page.payload)
         }
         kind::MARK => {
-            if !last_of_commit {
-                return Err(format!("page {}: a mark that does not end its commit", page.number.0));
-            }
             let mark = StoreMark::decode(page.payload.clone()).map_err(|error| format!("mark: {error}"))?;
             layout.committed = Some((page.number, Position::of(&mark)));
             state.load_mark(&mark)

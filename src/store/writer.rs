@@ -2,7 +2,7 @@
 //! here while the applier goes on.
 
 use super::{Error, Position, Shared, kind};
-use crate::pagefile::{PageFile, PageNumber};
+use crate::pagefile::{CommitNumber, Label, Page, PageFile, PageNumber};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -37,8 +37,19 @@ pub async fn run(mut file: PageFile, shared: Arc<Shared>, mut jobs: mpsc::Receiv
                 }
             }
             Job::Replace(batch) => {
-                append(&mut file, &batch.records, &batch.mark);
-                let done = file.replace().await.map(drop);
+                let records = batch.records.iter().map(|(number, payload)| (*number, kind::RECORDS, payload));
+                let pages = records
+                    .chain([(batch.mark.0, kind::MARK, &batch.mark.1)])
+                    .map(|(number, kind, payload)| Page {
+                        number,
+                        span: 0,
+                        kind,
+                        commit: CommitNumber(0),
+                        label: Label::default(),
+                        payload: payload.clone(),
+                    })
+                    .collect();
+                let done = file.replace(pages).await.map(drop);
                 *shared.reader.write().expect("no panic while the reader is locked") = file.reader();
                 if !answer(&shared, batch, done) {
                     return;
@@ -60,10 +71,10 @@ pub async fn run(mut file: PageFile, shared: Arc<Shared>, mut jobs: mpsc::Receiv
 
 fn append(file: &mut PageFile, records: &[(PageNumber, Bytes)], mark: &(PageNumber, Bytes)) {
     for (number, payload) in records {
-        let given = file.append(kind::RECORDS, payload.clone());
+        let given = file.append(kind::RECORDS, Label::default(), payload.clone());
         assert_eq!(given, *number, "records point to the page that holds them");
     }
-    let given = file.append(kind::MARK, mark.1.clone());
+    let given = file.append(kind::MARK, Label::default(), mark.1.clone());
     assert_eq!(given, mark.0, "applier and page file count pages alike");
 }
 
