@@ -51,7 +51,7 @@ mod walk;
 mod writer;
 
 pub use applier::{Applier, CommitTicket};
-pub use history::{History, Records};
+pub use history::History;
 pub use scrubber::Rot;
 pub use snapshot::SnapshotReader;
 pub use view::View;
@@ -252,10 +252,11 @@ impl Store {
     /// Completes with the reason when a task of the store cannot go on: the member must stop.
     pub async fn failed(&self) -> String {
         let mut failure = self.shared.failure.subscribe();
-        match failure.wait_for(Option::is_some).await {
-            Ok(failure) => failure.clone().unwrap_or_default(),
+        let reason = failure.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
+        match reason {
+            Some(reason) => reason,
             // Unreachable: the sender lives in self. Nothing failed, then.
-            Err(_) => std::future::pending().await,
+            None => std::future::pending().await,
         }
     }
 
