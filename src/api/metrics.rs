@@ -7,7 +7,7 @@
 mod text;
 
 use super::{Backend, ETCD_VERSION, Settings, errors::CODE_NAMES, grpc::Methods, service::has_leader};
-use crate::{env::process, replica::Observer};
+use crate::{env::process, replica::Observer, store::Meter};
 use prometheus::{
     Encoder, Histogram, HistogramOpts, IntCounter, IntGauge, Opts, Registry, TextEncoder,
     core::{Collector, Desc},
@@ -52,6 +52,8 @@ pub struct Metrics {
     applies: [[OnceLock<Histogram>; 2]; KINDS.len()],
     pub(super) hash_by_revision: Histogram,
     pub(super) defragment: Histogram,
+    compaction_total: Histogram,
+    compaction_pause: Histogram,
     defragment_inflight: IntGauge,
     pub(super) health_success: IntCounter,
     pub(super) health_failures: IntCounter,
@@ -107,6 +109,16 @@ impl Metrics {
                 "etcd_disk_backend_defrag_duration_seconds",
                 (0.1, 13),
                 "The latency distributions of cleanings on request.",
+            ),
+            compaction_total: histogram_of(
+                "etcd_debugging_mvcc_db_compaction_total_duration_milliseconds",
+                (100.0, 14),
+                "The latency distributions of physical compactions.",
+            ),
+            compaction_pause: histogram_of(
+                "etcd_debugging_mvcc_db_compaction_pause_duration_milliseconds",
+                (1.0, 13),
+                "How long steps of physical compactions held up others.",
             ),
             defragment_inflight,
             health_success: counter("etcd_server_health_success", "Answers of /health that were true."),
@@ -311,12 +323,58 @@ fn alarm_family<B: Backend>(backend: &B) -> Option<MetricFamily> {
 
 /// What etcd has no name for: cleaner, scrubber, checkpoint, reserve, rot.
 fn own_families<B: Backend>(backend: &B) -> Vec<MetricFamily> {
-    let mut families = Vec::new();
+    let figures = backend.figures();
+    let counter = |name: &str, help: &str, value: u64| {
+        let kind = MetricType::COUNTER;
+        family(name, help, kind, vec![sample(kind, &[], value as f64)])
+    };
+    let mut families = vec![
+        counter(
+            "quorate_store_cleanings_total",
+            "Runs of segments that gave way to a copy of what survived.",
+            figures.cleanings,
+        ),
+        counter(
+            "quorate_store_cleaned_bytes_total",
+            "Bytes of disk that cleaning gave back.",
+            figures.freed_bytes,
+        ),
+        counter(
+            "quorate_store_scrubbed_bytes_total",
+            "Bytes of pages read to see that they are well.",
+            figures.scrubbed_bytes,
+        ),
+        counter(
+            "quorate_store_scrub_passes_total",
+            "Passes of the scrubber over every page.",
+            figures.scrub_passes,
+        ),
+        counter(
+            "quorate_store_checkpoint_bytes_total",
+            "Bytes written for the checkpoint of the index.",
+            figures.checkpoint_bytes,
+        ),
+        gauge(
+            "quorate_disk_reserve",
+            "1 while log and store have the space that deletes and cleaning need; without it puts are refused.",
+            f64::from(u8::from(backend.has_reserve())),
+        ),
+    ];
     if let Some(reason) = backend.out_of_service() {
         let help = "1 on a member that found rot in its store; the label says where.";
         families.push(labelled("quorate_out_of_service", help, &[("reason", &reason)], 1.0));
     }
     families
+}
+
+impl Meter for Metrics {
+    fn compacted(&self, seconds: f64) {
+        self.compaction_total.observe(1000.0 * seconds);
+    }
+
+    fn compaction_paused(&self, seconds: f64) {
+        self.compaction_pause.observe(1000.0 * seconds);
+    }
 }
 
 impl Observer for Metrics {

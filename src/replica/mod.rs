@@ -306,6 +306,11 @@ impl Replica {
         self.shared.all_ended().await;
     }
 
+    /// Whether log and store have space for more than deletes, compaction and cleaning.
+    pub fn has_reserve(&self) -> bool {
+        self.shared.has_reserve()
+    }
+
     /// Why this member serves nobody any more, though its process runs: rot in its store (I6).
     pub fn out_of_service(&self) -> Option<Arc<str>> {
         self.shared.out_of_service.borrow().clone()
@@ -334,7 +339,7 @@ impl Replica {
 }
 
 /// Sees durations and counts; implemented by `api`'s metrics and by tests.
-pub trait Observer: Send + Sync + 'static {
+pub trait Observer: store::Meter {
     fn log_synced(&self, seconds: f64);
     fn store_committed(&self, seconds: f64);
     fn applied(&self, kind: &'static str, success: bool, seconds: f64);

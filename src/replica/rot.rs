@@ -136,7 +136,7 @@ async fn take_out(replica: &Replica, dir: &Path, within: Duration, rot: &Rot) {
     tracing::error!(
         member_id = %format_args!("{:x}", shared.member_id),
         segment = %rot.path.display(),
-        position = rot.at,
+        position = rot.position,
         first_page = rot.first.0,
         last_page = rot.last.0,
         error = %reason,

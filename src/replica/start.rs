@@ -121,6 +121,7 @@ async fn start_behind(
     let (store, mut applier, mut position) =
         Store::open(&env, dir.join("store"), options.store.clone(), first_known.clone()).await?;
     rot::look_again(disk, dir, &store).await?;
+    store.observe(metrics.clone());
     let conf_state = raft_message::conf_state_from_wire(&position.conf_state);
     let mark = (position.index, position.term);
     let (log, writer, opened) =

@@ -259,14 +259,12 @@ impl Member {
             );
             return;
         }
-        match self.replica.store().defragment().await {
-            Ok(()) => tracing::info!(
-                "db-size-bytes-before" = size,
-                "db-size-bytes" = self.replica.store().sizes().0,
-                "defragmented at start"
-            ),
-            Err(error) => tracing::warn!(%error, "failed to defragment at start"),
-        }
+        self.replica.store().defragment().await;
+        tracing::info!(
+            "db-size-bytes-before" = size,
+            "db-size-bytes" = self.replica.store().sizes().0,
+            "defragmented at start"
+        );
     }
 
     /// Writes this member's name and client URLs to the log, until it is done.
