@@ -211,6 +211,9 @@ fn the_writer_ends_with_the_last_handle_and_leaves_a_mark() {
     let clone = log.clone();
     drop(log);
     assert!(matches!(block_on(writer.turn()).unwrap(), Turn::Said(1, _)));
+    assert!(!clone.has_reserve());
+    assert!(matches!(block_on(writer.turn()).unwrap(), Turn::Kept));
+    assert!(clone.has_reserve(), "the spare is made when nothing waits");
     assert!(matches!(block_on(writer.turn()).unwrap(), Turn::Idle));
     clone.append(&[entry(2, 1, 5)], None, 2);
     drop(clone);

@@ -273,7 +273,7 @@ impl PageFile {
         }
         let manifest = Manifest::length(self.manifest.segments.len() + 64) as u64;
         let cushion = 2 * manifest.next_multiple_of(self.page_size) + 2 * self.page_size;
-        let spare = self.make_segment(self.segment_size, 0, cushion).await?;
+        let spare = self.make_segment(0, 0, cushion).await?;
         self.cushion = Some((spare.id, spare.file.clone(), spare.size));
         self.spare = Some(spare);
         Ok(())
