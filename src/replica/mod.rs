@@ -328,9 +328,15 @@ impl Replica {
     }
 
     /// Completes with the reason when the member stopped by itself (disk failure, broken invariant).
+    /// A member that cannot go on because of rot is out of service instead: see
+    /// [`Replica::out_of_service`].
     pub async fn failed(&self) -> String {
         let mut failure = self.shared.failure.subscribe();
         match failure.wait_for(Option::is_some).await {
+            Ok(_) if self.shared.store.rot().borrow().is_some() => {
+                crate::reached!("apply met the rot");
+                std::future::pending().await
+            }
             Ok(failure) => failure.clone().expect("just waited for"),
             // Unreachable: the sender lives in self. Nothing failed, then.
             Err(_) => std::future::pending().await,

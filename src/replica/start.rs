@@ -137,6 +137,7 @@ async fn start_behind(
         request_bytes_max: options.max_request_bytes,
         frame_bytes_max: options.frame_bytes_max,
         store: store.clone(),
+        log_space: log.space(),
         waiters: Arc::new(Waiters::default()),
         ids: RequestIds::new(member_id, &env.rng),
         inbox: inbox.clone(),
