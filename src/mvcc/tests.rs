@@ -218,15 +218,14 @@ impl Store {
                 .collect();
             let (mut merge, mut merged) = (Merge::new(), Vec::new());
             for (number, payload) in &victims {
-                for (place, record) in records(*number, payload).map(Result::unwrap) {
-                    if !self.mvcc.survives(&record, place, oldest_dead, oldest_slice) {
-                        continue;
-                    }
-                    if !merge.has_room(place, &record) {
-                        merged.push(std::mem::take(&mut merge).finish());
-                    }
-                    merge.push(place, &record);
+                let survivors: Vec<_> = records(*number, payload)
+                    .map(Result::unwrap)
+                    .filter(|(place, record)| self.mvcc.survives(record, *place, oldest_dead, oldest_slice))
+                    .collect();
+                if !merge.has_room(&survivors) {
+                    merged.push(std::mem::take(&mut merge).finish());
                 }
+                merge.push(&survivors);
             }
             if !merge.is_empty() {
                 merged.push(merge.finish());
