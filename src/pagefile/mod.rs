@@ -134,7 +134,11 @@ mod segment;
 mod writing;
 
 #[cfg(test)]
+mod copy_crash_tests;
+#[cfg(test)]
 mod crash_tests;
+#[cfg(test)]
+mod damage_tests;
 #[cfg(test)]
 pub(crate) mod test_disk;
 #[cfg(test)]
