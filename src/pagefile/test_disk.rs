@@ -204,6 +204,13 @@ impl TestDisk {
         self.world().capacity = bytes;
     }
 
+    /// No more than `more` bytes are left from now on.
+    pub(crate) fn fill(&self, more: u64) {
+        let mut world = self.world();
+        let used: usize = world.names.values().map(|file| world.inodes[file].data.len()).sum();
+        world.capacity = Some(used as u64 + more);
+    }
+
     /// Allocations asked for so far.
     pub(crate) fn allocations(&self) -> u64 {
         self.world().allocations

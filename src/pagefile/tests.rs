@@ -14,7 +14,8 @@ pub(super) fn options(page_size: u32, pages: u64) -> Options {
 }
 
 /// What a page file holds: commit by commit, (number, kind, payload) of each page.
-pub(super) type History = Vec<(u64, Vec<(u64, u8, Vec<u8>)>)>;
+pub(super) type History = Vec<Commit>;
+pub(super) type Commit = (u64, Vec<(u64, u8, Vec<u8>)>);
 
 pub(super) struct Found {
     pub file: PageFile,
@@ -61,7 +62,7 @@ pub(super) fn payload(length: usize, salt: u64) -> Bytes {
 }
 
 /// Appends pages of these lengths, commits them and says what a later open must find.
-pub(super) fn commit(file: &mut PageFile, lengths: &[usize]) -> (u64, Vec<(u64, u8, Vec<u8>)>) {
+pub(super) fn commit(file: &mut PageFile, lengths: &[usize]) -> Commit {
     let pages = lengths.iter().map(|length| {
         let bytes = payload(*length, file.next_number().0);
         let kind = *length as u8;
