@@ -125,6 +125,8 @@
 mod copying;
 mod directory;
 mod file;
+#[doc(hidden)]
+pub mod fuzz;
 mod header;
 mod manifest;
 mod opening;
