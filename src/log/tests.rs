@@ -526,25 +526,57 @@ fn any_life_is_remembered() {
     }
 }
 
-/// The loop itself, with appends that arrive while it works.
+/// Rings as soon as it is set.
+#[cfg(not(madsim))]
+struct EagerClock;
+
+#[cfg(not(madsim))]
+impl Clock for EagerClock {
+    fn now(&self) -> Moment {
+        Moment(0)
+    }
+    fn wall(&self) -> Duration {
+        Duration::ZERO
+    }
+    fn sleep_until(&self, _at: Moment) -> BoxFuture<'static, ()> {
+        Box::pin(crate::env::task::yield_now())
+    }
+}
+
+/// The loop itself, with appends that arrive while it works, and a disk that
+/// is full for a while.
 #[cfg(not(madsim))]
 #[tokio::test]
 async fn the_running_writer_tells_every_ticket() {
     let disk = TestDisk::default();
-    let (log, writer, _) = open(&disk, &small(), (0, 0));
+    let env = Env { clock: Arc::new(EagerClock), ..env(&disk, &seeded(1)) };
+    let opening = Log::open(&env, "/data/log".into(), small(), (0, 0), ConfState::default());
+    let (log, writer, _) = opening.await.unwrap();
     let (told, mut tickets) = tokio::sync::mpsc::channel(100);
     let said = move |word| match word {
         Persisted::Upto(ticket) => told.try_send(ticket).unwrap(),
         Persisted::Failed(error) => panic!("{error}"),
     };
     let running = crate::env::task::spawn(writer.run(said, |seconds| assert!(seconds >= 0.0)));
-    for ticket in 1..=50 {
-        log.append(&[entry(ticket, 1, 50)], None, ticket);
-        if ticket % 7 == 0 {
+    while !log.has_reserve() {
+        crate::env::task::yield_now().await;
+    }
+    for ticket in 1..=100 {
+        log.append(&[entry(ticket, 1, 300)], None, ticket);
+        if ticket == 50 {
+            disk.fill(0);
+        }
+        if ticket % 7 == 0 && ticket < 50 {
             while tickets.recv().await.unwrap() < ticket {}
         }
     }
+    while !log.is_stalled_by_space() {
+        crate::env::task::yield_now().await;
+    }
+    disk.set_capacity(None);
+    while tickets.recv().await.unwrap() < 100 {}
+    assert!(!log.is_stalled_by_space());
     drop(log);
     running.await.unwrap();
-    assert_eq!(open(&disk.power_lost(|_| Fate::Lost), &small(), (0, 0)).2.last_index, 50);
+    assert_eq!(open(&disk.power_lost(|_| Fate::Lost), &small(), (0, 0)).2.last_index, 100);
 }
