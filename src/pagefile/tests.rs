@@ -460,6 +460,25 @@ fn a_copy_takes_the_place_of_its_victims() {
 }
 
 #[test]
+fn what_was_sealed_by_hand_can_be_copied_and_an_empty_segment_is_given_up() {
+    let disk = TestDisk::default();
+    let options = options(512, 5);
+    let mut file = open(&disk, &options, 1).file;
+    let mut expected = vec![commit(&mut file, &[5])];
+    block_on(file.seal()).unwrap();
+    block_on(file.seal()).unwrap();
+    let segments = file.reader().segments();
+    assert_eq!((segments.len(), segments[0].sealed), (1, true));
+    assert_eq!(open(&disk.killed(), &options, 2).history, expected);
+    assert!(clean(&mut file, &segments, Some).unwrap().is_some());
+    block_on(file.mark_synced()).unwrap();
+    expected.push(commit(&mut file, &[5000]));
+    sync(&mut file);
+    assert_eq!(disk.files().len(), 3, "manifest, the copy, and the segment made for the large commit");
+    assert_eq!(open(&disk.killed(), &options, 3).history, expected);
+}
+
+#[test]
 fn a_copy_of_what_was_replaced_is_dropped() {
     let disk = TestDisk::default();
     let options = options(512, 5);
