@@ -67,10 +67,10 @@ struct World {
     name_changes: Vec<NameChange>,
     next: u64,
     capacity: Option<u64>,
+    operations: u64,
     allocations: u64,
     /// Allocations with these numbers find no space.
-    refused: std::ops::Range<u64>,
-    operations: u64,
+    full: std::ops::Range<u64>,
     /// The operation with this number, and all later ones, fail: the process died.
     dies_at: Option<u64>,
     sync_fails: bool,
@@ -130,7 +130,7 @@ impl TestDisk {
         world.dies_at = None;
         world.sync_fails = false;
         world.capacity = None;
-        world.refused = 0..0;
+        world.full = 0..0;
         TestDisk(Arc::new(Mutex::new(world)))
     }
 
@@ -204,14 +204,21 @@ impl TestDisk {
         self.world().capacity = bytes;
     }
 
-    /// Allocations that were tried so far.
+    /// No more than `more` bytes are left from now on.
+    pub(crate) fn fill(&self, more: u64) {
+        let mut world = self.world();
+        let used: usize = world.names.values().map(|file| world.inodes[file].data.len()).sum();
+        world.capacity = Some(used as u64 + more);
+    }
+
+    /// Allocations asked for so far.
     pub(crate) fn allocations(&self) -> u64 {
         self.world().allocations
     }
 
-    /// The allocation with this number (from 1) finds no space, nor do the next ones up to `times`.
-    pub(crate) fn refuse_space(&self, first: u64, times: u64) {
-        self.world().refused = first..first.saturating_add(times);
+    /// These allocations (counted from 1) will find no space.
+    pub(crate) fn full_at(&self, allocations: std::ops::Range<u64>) {
+        self.world().full = allocations;
     }
 
     pub(crate) fn files(&self) -> Vec<PathBuf> {
@@ -370,7 +377,7 @@ impl File for TestFile {
         self.with(|world, file| {
             world.operate()?;
             world.allocations += 1;
-            if world.refused.contains(&world.allocations) {
+            if world.full.contains(&world.allocations) {
                 return Err(ErrorKind::StorageFull.into());
             }
             let used: usize = world.names.values().map(|file| world.inodes[file].data.len()).sum();

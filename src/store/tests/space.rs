@@ -24,7 +24,7 @@ async fn no_space_at_any_allocation_only_costs_time() {
         for tries in [1, 4] {
             let about = format!("allocation {at}, {tries} times");
             let disk = TestDisk::default();
-            disk.refuse_space(at, tries);
+            disk.full_at(at..at + tries);
             let (reached, done) = script.run(&disk, script::options()).await;
             let bench = done.unwrap_or_else(|error| panic!("{about}: {error}"));
             assert_eq!(reached.durable, reached.applied, "{about}");
@@ -46,7 +46,7 @@ async fn what_waited_for_space_is_in_the_log() {
     for at in (opened().await + 1..=disk.allocations()).step_by(9) {
         let about = format!("no space from allocation {at} on");
         let disk = TestDisk::default();
-        disk.refuse_space(at, u64::MAX);
+        disk.full_at(at..u64::MAX);
         // The script waits for a commit that never ends: it is given up after a while.
         let run = script.run_while(&disk, script::options(), 600).await;
         let after = disk.killed();
