@@ -106,11 +106,7 @@ impl Index {
     }
 
     /// The live keys of a span in order.
-    pub fn scan<'a, 'k>(
-        &'a self,
-        span: Span<'k>,
-        revision: u64,
-    ) -> impl Iterator<Item = (&'a [u8], Found)> + use<'a, 'k> {
+    pub fn scan<'a, 'k>(&'a self, span: Span<'k>, revision: u64) -> impl Iterator<Item = (&'a [u8], Found)> {
         self.walk(span, revision).filter_map(|(key, found)| Some((key, found?)))
     }
 
@@ -183,6 +179,11 @@ impl Index {
                     Ok(()) => return Some(Revisions::one(record, create, version)),
                     Err(what) => result = Err(what),
                 },
+                Some(revisions)
+                    if record.main < revisions.newest().main || record.place <= revisions.newest().place =>
+                {
+                    result = Err("a key's records do not ascend");
+                }
                 Some(revisions) if !put && revisions.newest().place.tombstone() => {
                     result = Err("a stored tombstone follows a tombstone");
                 }

@@ -41,8 +41,8 @@ impl Puts {
     }
 }
 
-/// Versions from here on are refused where they are read.
-const VERSION_END: u64 = 1 << 56;
+/// Versions from here on are refused where they are read; what is put after them still fits.
+const VERSION_END: u64 = 1 << 55;
 
 /// Records that lie in one buffer without room to grow.
 const FEW: usize = 16;
