@@ -117,7 +117,10 @@ impl Writer {
 
     fn show_sizes(&self) {
         self.shared.set_written(self.file.size_written());
-        self.shared.set_reserve(self.file.has_reserve());
+        // What was just used is made again before the next turn: only then is it known to be missing.
+        if self.file.has_reserve() {
+            self.shared.set_reserve(true);
+        }
     }
 
     /// Begins to make the spare segment, aside, before a commit needs it.
@@ -222,6 +225,7 @@ impl Writer {
             tracing::warn!(%error, "no disk space for the store: its commits wait");
         }
         self.show_sizes();
+        self.shared.set_reserve(self.file.has_reserve());
         self.shared.clean_more.notify_one();
         let clock = self.shared.clock.clone();
         let retry = clock.sleep(self.shared.options.space_retry);
