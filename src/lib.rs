@@ -6,16 +6,17 @@
 //! | floor | room |
 //! |---|---|
 //! | 8 | `bin/` |
-//! | 7 | [`server`], [`ctl`] |
+//! | 7 | [`server`], [`ctl`], [`utl`] |
 //! | 6 | [`api`], [`client`] |
-//! | 5 | [`replica`] |
+//! | 5 | [`replica`], [`backup`] |
 //! | 4 | [`store`] |
 //! | 3 | [`machine`] |
 //! | 2 | [`mvcc`], [`members`], [`log`] |
-//! | 1 | [`pagefile`] |
+//! | 1 | [`pagefile`], [`bolt`] |
 //! | 0 | [`env`], `quorate_proto` |
 
 pub mod api;
+pub mod bolt;
 pub mod client;
 pub mod ctl;
 pub mod env;
