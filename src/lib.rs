@@ -16,6 +16,7 @@
 //! | 0 | [`env`], `quorate_proto` |
 
 pub mod api;
+pub mod backup;
 pub mod bolt;
 pub mod client;
 pub mod ctl;

@@ -16,7 +16,8 @@ const WINDOW: usize = 64 << 10;
 /// Metas lie in the first two pages.
 const FIRST_DATA_PAGE: u64 = 2;
 
-/// A database whose head was read.
+/// A database whose head was read. Clones share the source as it shares itself.
+#[derive(Clone)]
 pub struct Database<S> {
     source: S,
     meta: Meta,
@@ -31,7 +32,25 @@ pub enum Item {
     Record { key: Bytes, value: Bytes },
 }
 
-impl<S: Source> Database<S> {
+/// Which buckets a scan goes into.
+#[derive(Clone, Copy, Debug)]
+enum Which {
+    All,
+    Only(&'static [u8]),
+    Without(&'static [u8]),
+}
+
+impl Which {
+    fn takes(self, name: &[u8]) -> bool {
+        match self {
+            Which::All => true,
+            Which::Only(only) => name == only,
+            Which::Without(left_out) => name != left_out,
+        }
+    }
+}
+
+impl<S: Source + Clone> Database<S> {
     /// Reads the metas. [`Error::NoMeta`] when neither is valid, [`Error::Cut`]
     /// when pages in use lie behind the end.
     pub async fn open(source: S) -> Result<Database<S>, Error> {
@@ -56,24 +75,49 @@ impl<S: Source> Database<S> {
     }
 
     /// Everything, in order.
-    pub fn scan(&self) -> Scan<'_, S> {
-        self.scan_where(None)
+    pub fn scan(&self) -> Scan<S> {
+        self.scan_where(Which::All)
     }
 
     /// The bucket of this name alone; ends at once if there is none.
-    pub fn scan_bucket(&self, name: &'static [u8]) -> Scan<'_, S> {
-        self.scan_where(Some(name))
+    pub fn scan_bucket(&self, name: &'static [u8]) -> Scan<S> {
+        self.scan_where(Which::Only(name))
     }
 
-    fn scan_where(&self, only: Option<&'static [u8]>) -> Scan<'_, S> {
+    /// Every bucket but this one, which is not read.
+    pub fn scan_without(&self, name: &'static [u8]) -> Scan<S> {
+        self.scan_where(Which::Without(name))
+    }
+
+    fn scan_where(&self, which: Which) -> Scan<S> {
         let pages = usize::try_from(self.meta.high_water).expect("the file has as many pages");
         Scan {
-            database: self,
+            database: self.clone(),
             reached: Reached(vec![0; pages.div_ceil(64)]),
             buckets: Tree::default(),
             records: None,
             begun: false,
-            only,
+            which,
+        }
+    }
+
+    /// The last key of a bucket; `None` without the bucket or a record in it.
+    pub async fn last_key(&self, name: &'static [u8]) -> Result<Option<Bytes>, Error> {
+        let mut scan = self.scan_bucket(name);
+        if scan.next().await?.is_none() {
+            return Ok(None);
+        }
+        let Scan { reached, records, .. } = &mut scan;
+        let tree = records.as_mut().expect("a bucket has begun");
+        loop {
+            let Some(node) = tree.path.last_mut() else { return Ok(None) };
+            node.next = node.count.saturating_sub(1);
+            if node.count == 0 {
+                return Ok(None);
+            }
+            if let Step::Record(_, key, _) = tree.step(self, reached).await? {
+                return Ok(Some(key));
+            }
         }
     }
 
@@ -132,19 +176,20 @@ impl Reached {
 }
 
 /// A walk through a database.
-pub struct Scan<'a, S> {
-    database: &'a Database<S>,
+pub struct Scan<S> {
+    database: Database<S>,
     reached: Reached,
     buckets: Tree,
     records: Option<Tree>,
     begun: bool,
-    only: Option<&'static [u8]>,
+    which: Which,
 }
 
-impl<S: Source> Scan<'_, S> {
+impl<S: Source + Clone> Scan<S> {
     /// The next item; `None` at the end. After an error the scan is over.
     pub async fn next(&mut self) -> Result<Option<Item>, Error> {
-        let Scan { database, reached, buckets, records, begun, only } = self;
+        let Scan { database, reached, buckets, records, begun, which } = self;
+        let database = &*database;
         if !std::mem::replace(begun, true) {
             buckets.enter(database, reached, database.meta.root).await?;
         }
@@ -164,7 +209,7 @@ impl<S: Source> Scan<'_, S> {
             if element.flags & BUCKET == 0 {
                 return Err(buckets.broken("a record outside of every bucket"));
             }
-            if only.is_some_and(|only| name != only) {
+            if !which.takes(&name) {
                 continue;
             }
             if value.len() < BUCKET_HEAD {
@@ -222,7 +267,7 @@ impl Node {
         Error::Page { page: self.page, what }
     }
 
-    async fn bytes<S: Source>(
+    async fn bytes<S: Source + Clone>(
         &mut self,
         database: &Database<S>,
         element: bool,
@@ -286,7 +331,7 @@ impl Tree {
         Ok(())
     }
 
-    async fn enter<S: Source>(
+    async fn enter<S: Source + Clone>(
         &mut self,
         database: &Database<S>,
         reached: &mut Reached,
@@ -333,51 +378,73 @@ impl Tree {
     }
 
     /// The next leaf element with its key and value.
-    async fn next<S: Source>(
+    async fn next<S: Source + Clone>(
         &mut self,
         database: &Database<S>,
         reached: &mut Reached,
     ) -> Result<Option<(LeafElement, Bytes, Bytes)>, Error> {
         loop {
-            let Some(node) = self.path.last_mut() else { return Ok(None) };
-            if node.next == node.count {
-                self.path.pop();
-                continue;
+            match self.step(database, reached).await? {
+                Step::Record(element, key, value) => return Ok(Some((element, key, value))),
+                Step::Moved => {}
+                Step::End => return Ok(None),
             }
-            let place = PAGE_HEAD + node.next * ELEMENT;
-            node.next += 1;
-            let element = node.bytes(database, true, place, ELEMENT).await?;
-            if node.is_leaf {
-                let element = LeafElement::decode(&element);
-                let at = data_at(node, place, element.at)?;
-                let key = key(node, database, at, element.key).await?;
-                let length = element.value as usize;
-                if length > VALUE_BYTES_MAX {
-                    return Err(node.broken("a value is too long"));
-                }
-                // The key's length was checked above.
-                let value = node.bytes(database, false, at + element.key as usize, length).await?;
-                if self.last.as_ref().is_some_and(|last| key <= *last) {
-                    return Err(self.broken("keys do not ascend"));
-                }
-                if self.least.as_ref().is_some_and(|least| key < *least) {
-                    return Err(self.broken("a key lies under its branch"));
-                }
-                self.last = Some(own(&key));
-                return Ok(Some((element, key, value)));
-            }
-            let element = BranchElement::decode(&element);
-            let at = data_at(node, place, element.at)?;
-            let key = key(node, database, at, element.key).await?;
-            if self.last.as_ref().is_some_and(|last| key <= *last) {
-                return Err(self.broken("branch keys do not ascend"));
-            }
-            if self.least.as_ref().is_none_or(|least| key > *least) {
-                self.least = Some(own(&key));
-            }
-            self.enter(database, reached, element.child).await?;
         }
     }
+
+    /// Looks at the next element of the lowest page of the path, or leaves the page.
+    async fn step<S: Source + Clone>(
+        &mut self,
+        database: &Database<S>,
+        reached: &mut Reached,
+    ) -> Result<Step, Error> {
+        let Some(node) = self.path.last_mut() else { return Ok(Step::End) };
+        if node.next == node.count {
+            self.path.pop();
+            return Ok(Step::Moved);
+        }
+        let place = PAGE_HEAD + node.next * ELEMENT;
+        node.next += 1;
+        let element = node.bytes(database, true, place, ELEMENT).await?;
+        if node.is_leaf {
+            let element = LeafElement::decode(&element);
+            let at = data_at(node, place, element.at)?;
+            let key = key(node, database, at, element.key).await?;
+            let length = element.value as usize;
+            if length > VALUE_BYTES_MAX {
+                return Err(node.broken("a value is too long"));
+            }
+            // The key's length was checked above.
+            let value = node.bytes(database, false, at + element.key as usize, length).await?;
+            if self.last.as_ref().is_some_and(|last| key <= *last) {
+                return Err(self.broken("keys do not ascend"));
+            }
+            if self.least.as_ref().is_some_and(|least| key < *least) {
+                return Err(self.broken("a key lies under its branch"));
+            }
+            self.last = Some(own(&key));
+            return Ok(Step::Record(element, key, value));
+        }
+        let element = BranchElement::decode(&element);
+        let at = data_at(node, place, element.at)?;
+        let key = key(node, database, at, element.key).await?;
+        if self.last.as_ref().is_some_and(|last| key <= *last) {
+            return Err(self.broken("branch keys do not ascend"));
+        }
+        if self.least.as_ref().is_none_or(|least| key > *least) {
+            self.least = Some(own(&key));
+        }
+        self.enter(database, reached, element.child).await?;
+        Ok(Step::Moved)
+    }
+}
+
+/// What a step on a tree came upon.
+enum Step {
+    Record(LeafElement, Bytes, Bytes),
+    /// A page was entered or left.
+    Moved,
+    End,
 }
 
 /// Keeps no window alive.
@@ -394,7 +461,7 @@ fn data_at(node: &Node, element: usize, at: u32) -> Result<usize, Error> {
     Ok(at)
 }
 
-async fn key<S: Source>(
+async fn key<S: Source + Clone>(
     node: &mut Node,
     database: &Database<S>,
     at: usize,

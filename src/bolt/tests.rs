@@ -112,6 +112,10 @@ fn one_bucket_is_found_without_the_others() {
         assert_eq!(scan.next().await.unwrap(), Some(record));
         assert_eq!(scan.next().await.unwrap(), None);
         assert_eq!(database.scan_bucket(b"none").next().await.unwrap(), None);
+        assert_eq!(database.scan_without(b"key").next().await.unwrap(), Some(Item::Bucket("meta".into())));
+        let last = revisions(500, 0).pop().unwrap().0;
+        assert_eq!(database.last_key(b"key").await.unwrap(), Some(last.into()));
+        assert_eq!(database.last_key(b"none").await.unwrap(), None);
     });
 }
 

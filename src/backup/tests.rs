@@ -1,0 +1,1 @@
+//! A view leaves as etcd's snapshot and comes back the same.
