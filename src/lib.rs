@@ -12,7 +12,7 @@
 //! | 4 | [`store`] |
 //! | 3 | [`machine`] |
 //! | 2 | [`mvcc`], [`members`], [`log`] |
-//! | 1 | [`pagefile`], [`bolt`] |
+//! | 1 | [`pagefile`], [`bolt`], [`layout`] |
 //! | 0 | [`env`], `quorate_proto` |
 
 pub mod api;
@@ -21,6 +21,7 @@ pub mod bolt;
 pub mod client;
 pub mod ctl;
 pub mod env;
+pub mod layout;
 pub mod log;
 pub mod machine;
 pub mod members;
