@@ -12,7 +12,7 @@
 //! | 4 | [`store`] |
 //! | 3 | [`machine`] |
 //! | 2 | [`mvcc`], [`members`], [`log`] |
-//! | 1 | [`pagefile`], [`bolt`], [`layout`] |
+//! | 1 | [`pagefile`], [`bolt`], [`layout`], [`naming`] |
 //! | 0 | [`env`], `quorate_proto` |
 
 pub mod api;
@@ -26,6 +26,7 @@ pub mod log;
 pub mod machine;
 pub mod members;
 pub mod mvcc;
+pub mod naming;
 pub mod pagefile;
 pub mod replica;
 pub mod server;

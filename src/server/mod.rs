@@ -10,15 +10,15 @@ pub mod config;
 mod data_dir;
 pub mod flags;
 pub mod help;
-mod initial_cluster;
 pub mod logging;
 #[cfg(not(madsim))]
 pub mod process;
 pub mod settings;
 mod start;
 mod stop;
-pub mod urls;
 pub mod values;
+
+use crate::naming::{initial_cluster, urls};
 
 pub use config::{ClusterState, Config, ConfigError};
 pub use start::{Server, StartError, start};
