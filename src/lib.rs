@@ -31,5 +31,6 @@ pub mod pagefile;
 pub mod replica;
 pub mod server;
 pub mod store;
+pub mod utl;
 
 pub use quorate_proto as proto;

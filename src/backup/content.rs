@@ -10,7 +10,11 @@ use crate::bolt::KEY_BYTES_MAX;
 use crate::members::Members;
 use bytes::Bytes;
 use prost::Message;
-use quorate_proto::{etcdserverpb::AlarmMember, quorate::v1::StoreMark, raftpb::ConfState};
+use quorate_proto::{
+    etcdserverpb::AlarmMember,
+    quorate::v1::{BucketRecord, StoreMark},
+    raftpb::ConfState,
+};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -32,6 +36,18 @@ pub struct Carried {
     pub bucket: Bytes,
     pub key: Bytes,
     pub value: Bytes,
+}
+
+impl From<BucketRecord> for Carried {
+    fn from(BucketRecord { bucket, key, value }: BucketRecord) -> Carried {
+        Carried { bucket, key, value }
+    }
+}
+
+impl From<Carried> for BucketRecord {
+    fn from(Carried { bucket, key, value }: Carried) -> BucketRecord {
+        BucketRecord { bucket, key, value }
+    }
 }
 
 impl Carried {

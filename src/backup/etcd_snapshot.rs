@@ -25,7 +25,7 @@ use std::{
 /// Bytes of the digest behind a snapshot.
 const DIGEST_BYTES: u64 = 32;
 /// A file whose length leaves this rest has a digest.
-const LENGTH_UNIT: u64 = 512;
+pub(super) const LENGTH_UNIT: u64 = 512;
 /// Bytes read at once, and how many such blocks are kept.
 const BLOCK_BYTES: u64 = 256 << 10;
 const BLOCKS_MAX: usize = 16;

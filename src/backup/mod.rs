@@ -8,6 +8,8 @@
 //! | `survivors.rs` | what of a history a finished compaction leaves; HashKV of any view |
 //! | `etcd_file.rs` | a view as etcd's own snapshot, made on its way out |
 //! | `etcd_snapshot.rs` | etcd's snapshot as a view |
+//! | `store_view.rs` | a store that is served, or a stopped member's, as a view |
+//! | `own_file.rs` | our own snapshot: made, and as a view |
 //!
 //! Everything reads a [`View`]: records in the order of history, as often as
 //! they are wanted, and what stands beside them. A running store, the files of
@@ -21,7 +23,9 @@
 mod content;
 mod etcd_file;
 mod etcd_snapshot;
+mod own_file;
 mod revision;
+mod store_view;
 mod survivors;
 #[cfg(test)]
 mod tests;
@@ -32,11 +36,13 @@ pub use etcd_file::{EtcdFile, PART_BYTES, Part};
 pub use etcd_snapshot::{
     EtcdRecords, EtcdSnapshot, FileSource, Status, status, verify_digest, without_digest,
 };
+pub use own_file::{OwnFile, OwnRecords, OwnSnapshot, own_status};
 pub use revision::RevisionKey;
+pub use store_view::{Covered, Mark, StoppedStore, StoreRecords, StoreView};
 pub use survivors::{Settled, SettledRecords, Survivors, hash_kv};
 pub use walk::{Item, Walk, hash};
 
-use crate::{bolt, pagefile};
+use crate::{bolt, pagefile, store};
 use bytes::Bytes;
 use std::{future::Future, io};
 
@@ -77,6 +83,10 @@ pub enum Error {
     Bolt(#[from] bolt::Error),
     #[error(transparent)]
     PageFile(#[from] pagefile::Error),
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    #[error(transparent)]
+    Read(#[from] store::ReadError),
     #[error(transparent)]
     Changed(#[from] bolt::PlanMismatch),
     /// Bytes that passed their checksums are not what they should be.

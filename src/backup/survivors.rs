@@ -83,6 +83,11 @@ impl<V: View> Settled<V> {
         let survivors = Survivors::find(&mut view.records(), view.content().compacted).await?;
         Ok(Settled { view, survivors: Arc::new(survivors) })
     }
+
+    /// What was wrapped.
+    pub fn view(&self) -> &V {
+        &self.view
+    }
 }
 
 impl<V: View> View for Settled<V> {

@@ -20,6 +20,7 @@
 //! or nothing but compaction makes room.
 
 mod places;
+mod reading;
 mod record;
 mod storage;
 mod tail;
@@ -42,6 +43,7 @@ use std::{
 use tail::Tail;
 use tokio::sync::Notify;
 
+pub use reading::{LogPage, Pages, Unapplied, unapplied};
 pub use storage::Wanted;
 pub use writer::Writer;
 
