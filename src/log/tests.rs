@@ -234,7 +234,10 @@ fn damaged_pages_never_panic_the_replay() {
                 let mut replay = Replay::new(Tail::new((0, 0), 0, 1 << 20));
                 let page = |number, payload| pagefile::Page {
                     number: pagefile::PageNumber(number),
+                    span: 0,
                     kind: record::KIND,
+                    commit: pagefile::CommitNumber(number),
+                    label: pagefile::Label::default(),
                     payload,
                 };
                 replay.take(&page(1, Bytes::copy_from_slice(&bad[..cut])));

@@ -3,7 +3,9 @@
 
 use super::test_disk::TestDisk;
 use super::*;
+use crate::env::Rng;
 use futures::executor::block_on;
+use std::sync::Arc;
 
 pub(super) const DIR: &str = "/data/pages";
 
@@ -25,22 +27,29 @@ pub(super) fn try_open(disk: &TestDisk, options: &Options, seed: u8) -> Result<F
 }
 
 pub(super) fn open_with(disk: &TestDisk, options: &Options, rng: Rng) -> Result<Found, Error> {
-    let mut history: History = Vec::new();
-    let mut complete = true;
-    let opening =
-        PageFile::open(Arc::new(disk.clone()), DIR.into(), options.clone(), rng, |page, commit, last| {
-            if complete {
-                history.push((commit.0, Vec::new()));
-            }
-            let (number, pages) = history.last_mut().unwrap();
-            assert_eq!(*number, commit.0, "a commit's pages come together");
-            pages.push((page.number.0, page.kind, page.payload.to_vec()));
-            complete = last;
-            Ok(())
-        });
+    let opening = PageFile::open(Arc::new(disk.clone()), DIR.into(), options.clone(), rng);
     let (file, opened) = block_on(opening)?;
-    assert!(complete, "commits come whole");
+    let history = try_history(&file.reader())?;
+    assert_eq!(opened.last_page, file.reader().last_page());
     Ok(Found { file, opened, history })
+}
+
+/// Everything there is to read, commit by commit.
+pub(super) fn try_history(reader: &PageReader) -> Result<History, Error> {
+    let mut history: History = Vec::new();
+    let mut scan = reader.scan(PageNumber(0));
+    while let Some(page) = block_on(scan.next())? {
+        if history.last().is_none_or(|(number, _)| *number != page.commit.0) {
+            history.push((page.commit.0, Vec::new()));
+        }
+        history.last_mut().unwrap().1.push((page.number.0, page.kind, page.payload.to_vec()));
+    }
+    Ok(history)
+}
+
+/// Every page's label in tests: pure, so that what is found can be checked.
+pub(super) fn label(number: u64, kind: u8) -> Label {
+    Label { first: number * 10, weight: u32::from(kind) }
 }
 
 pub(super) fn open(disk: &TestDisk, options: &Options, seed: u8) -> Found {
@@ -56,10 +65,28 @@ pub(super) fn commit(file: &mut PageFile, lengths: &[usize]) -> (u64, Vec<(u64, 
     let pages = lengths.iter().map(|length| {
         let bytes = payload(*length, file.next_number().0);
         let kind = *length as u8;
-        (file.append(kind, bytes.clone()).0, kind, bytes.to_vec())
+        (file.append(kind, label(file.next_number().0, kind), bytes.clone()).0, kind, bytes.to_vec())
     });
     let pages = pages.collect();
     (block_on(file.commit()).unwrap().0, pages)
+}
+
+/// Pages of these lengths for a replacement, numbered from `first` on.
+pub(super) fn pages(first: u64, lengths: &[usize]) -> Vec<Page> {
+    let page = |(number, length): (u64, &usize)| Page {
+        number: PageNumber(number),
+        span: 0,
+        kind: *length as u8,
+        commit: CommitNumber(1),
+        label: label(number, *length as u8),
+        payload: payload(*length, number),
+    };
+    (first..).zip(lengths).map(page).collect()
+}
+
+/// What a history says of such pages.
+pub(super) fn told(pages: &[Page]) -> Vec<(u64, u8, Vec<u8>)> {
+    pages.iter().map(|page| (page.number.0, page.kind, page.payload.to_vec())).collect()
 }
 
 pub(super) fn sync(file: &mut PageFile) {
@@ -73,7 +100,7 @@ fn what_was_committed_is_read_and_found_again() {
     let mut found = open(&disk, &options, 1);
     assert_eq!((found.opened.commit, found.history.len()), (CommitNumber(0), 0));
     let mut expected = Vec::new();
-    for lengths in [&[0, 1, 432][..], &[433], &[2000, 3], &[10], &[7000], &[100, 100, 100, 100]] {
+    for lengths in [&[0, 1, 416][..], &[417], &[2000, 3], &[10], &[7000], &[100, 100, 100, 100]] {
         expected.push(commit(&mut found.file, lengths));
     }
     sync(&mut found.file);
@@ -94,7 +121,7 @@ fn what_was_committed_is_read_and_found_again() {
 #[test]
 fn a_commit_larger_than_a_segment_gets_one_that_fits() {
     let disk = TestDisk::default();
-    let options = options(512, 4);
+    let options = options(512, 5);
     let mut file = open(&disk, &options, 1).file;
     let expected = vec![commit(&mut file, &[10]), commit(&mut file, &[100_000, 5]), commit(&mut file, &[10])];
     sync(&mut file);
@@ -142,10 +169,11 @@ fn a_failed_sync_poisons_for_good() {
     assert!(matches!(block_on(file.sync()), Err(Error::Io { .. })));
     let healed = disk.killed();
     assert!(matches!(block_on(file.sync()), Err(Error::Poisoned { .. })));
-    file.append(1, Bytes::new());
+    file.append(1, Label::default(), Bytes::new());
     assert!(matches!(block_on(file.commit()), Err(Error::Poisoned { .. })));
     assert!(matches!(block_on(file.mark_synced()), Err(Error::Poisoned { .. })));
-    assert!(matches!(block_on(file.replace()), Err(Error::Poisoned { .. })));
+    assert!(matches!(block_on(file.replace(pages(1, &[5]))), Err(Error::Poisoned { .. })));
+    assert!(matches!(block_on(file.prepare()), Err(Error::Poisoned { .. })));
     assert!(matches!(block_on(file.drop_before(PageNumber(1))), Err(Error::Poisoned { .. })));
     // What is readable is written again, and durable then.
     let found = open(&healed, &options(512, 16), 2);
@@ -155,17 +183,17 @@ fn a_failed_sync_poisons_for_good() {
 #[test]
 fn lack_of_space_shows_when_a_segment_is_made_and_harms_nothing() {
     let disk = TestDisk::default();
-    let options = options(512, 4);
+    let options = options(512, 5);
     let mut file = open(&disk, &options, 1).file;
     let mut expected = vec![commit(&mut file, &[5, 5, 5, 5])];
     sync(&mut file);
-    for capacity in [0, 2048 + 100] {
+    for capacity in [0, 2560 + 100] {
         // No room for a segment; then none for the manifest beside it.
         disk.set_capacity(Some(
             disk.files().iter().map(|path| disk.contents(path).len() as u64).sum::<u64>() + capacity,
         ));
         if file.batch.is_empty() {
-            file.append(9, payload(9, 5));
+            file.append(9, label(5, 9), payload(9, 5));
         }
         let error = block_on(file.commit()).unwrap_err();
         assert!(error.is_no_space(), "{error}");
@@ -181,16 +209,16 @@ fn lack_of_space_shows_when_a_segment_is_made_and_harms_nothing() {
 #[test]
 fn whole_segments_are_dropped_and_nothing_else() {
     let disk = TestDisk::default();
-    let options = options(512, 4);
+    let options = options(512, 5);
     let mut file = open(&disk, &options, 1).file;
     let all: History = (0..10).map(|_| commit(&mut file, &[5, 5])).collect();
     sync(&mut file);
     let before = file.size_on_disk();
     // Two commits, four pages a segment.
     assert_eq!(block_on(file.drop_before(PageNumber(4))).unwrap(), 0);
-    assert_eq!(file.droppable(PageNumber(8)), 2048);
-    assert_eq!(block_on(file.drop_before(PageNumber(8))).unwrap(), 2048);
-    assert_eq!(file.size_on_disk(), before - 2048);
+    assert_eq!(file.droppable(PageNumber(8)), 2560);
+    assert_eq!(block_on(file.drop_before(PageNumber(8))).unwrap(), 2560);
+    assert_eq!(file.size_on_disk(), before - 2560);
     assert!(matches!(block_on(file.reader().read(PageNumber(4))), Err(Error::NoSuchPage { .. })));
     assert!(block_on(file.reader().read(PageNumber(5))).is_ok());
     assert_eq!(open(&disk.killed(), &options, 2).history, all[2..]);
@@ -207,22 +235,29 @@ fn whole_segments_are_dropped_and_nothing_else() {
 #[test]
 fn replace_leaves_one_commit() {
     let disk = TestDisk::default();
-    let options = options(512, 4);
+    let options = options(512, 5);
     let mut file = open(&disk, &options, 1).file;
     for _ in 0..5 {
         commit(&mut file, &[5, 5]);
     }
-    file.append(3, payload(3000, 1));
-    file.append(4, payload(10, 2));
-    let number = block_on(file.replace()).unwrap();
-    let mut expected: History =
-        vec![(number.0, vec![(11, 3, payload(3000, 1).to_vec()), (12, 4, payload(10, 2).to_vec())])];
+    let new = pages(7, &[3000, 10]);
+    let old = file.reader();
+    file.append(1, Label::default(), Bytes::new());
+    let number = block_on(file.replace(new.clone())).unwrap();
+    assert_eq!(
+        file.next_number(),
+        PageNumber(9),
+        "the batch is gone, and numbering goes on behind what is given"
+    );
+    let mut expected: History = vec![(number.0, told(&new))];
     assert_eq!(open(&disk.power_lost(|_| super::test_disk::Fate::Lost), &options, 2).history, expected);
     assert!(matches!(block_on(file.reader().read(PageNumber(10))), Err(Error::NoSuchPage { .. })));
+    assert_eq!(block_on(old.read(PageNumber(10))).unwrap().payload, payload(5, 10));
+    assert_eq!(try_history(&old).unwrap().len(), 5, "a reader of the old pages reads on");
     expected.push(commit(&mut file, &[5]));
     sync(&mut file);
     assert_eq!(open(&disk.killed(), &options, 3).history, expected);
-    assert_eq!(disk.files().len(), 3, "manifest and two segments");
+    assert_eq!(disk.files().len(), 4, "manifest, two segments of the replacement, one behind it");
 }
 
 #[test]
@@ -240,7 +275,7 @@ fn sealed_segments_give_their_rest_back() {
 #[test]
 fn a_lost_segment_or_manifest_is_rot() {
     let disk = TestDisk::default();
-    let options = options(512, 4);
+    let options = options(512, 5);
     let mut file = open(&disk, &options, 1).file;
     for _ in 0..5 {
         commit(&mut file, &[5, 5]);
@@ -256,7 +291,7 @@ fn a_lost_segment_or_manifest_is_rot() {
 #[test]
 fn files_that_the_manifest_does_not_list_are_removed() {
     let disk = TestDisk::default();
-    let options = options(512, 4);
+    let options = options(512, 5);
     commit(&mut open(&disk, &options, 1).file, &[5]);
     let stray = Path::new(DIR).join(format!("{:032x}.seg", 77));
     disk.place(&stray, vec![1; 2048]);
@@ -281,7 +316,7 @@ fn the_format_of_version_1_is_kept() {
             include_bytes!("../../tests/format/pagefile-v1/3cb4dbe2cd208c1bdc50ac90b209c7d3.seg"),
         ),
     ];
-    let options = options(512, 4);
+    let options = options(512, 5);
     let disk = TestDisk::default();
     let mut file = open(&disk, &options, 42).file;
     let mut expected = vec![commit(&mut file, &[5])];
