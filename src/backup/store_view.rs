@@ -28,7 +28,7 @@ impl StoreView {
     /// The store as it is now.
     pub async fn new(store: &Store) -> Result<StoreView, Error> {
         let (view, mark) = store.marked_view();
-        let buckets = store.buckets(&mark).await?;
+        let buckets = view.buckets(&mark).await?;
         let records = buckets.into_iter().flat_map(|page| page.records);
         let content = Content::new(&mark, records.map(Carried::from))?;
         Ok(StoreView { view, content })

@@ -135,6 +135,16 @@ impl Merge {
         self.is_empty() || (bytes <= PAGE_BYTES && delta <= u64::from(u16::MAX))
     }
 
+    /// Whether all of these go in, which follow each other.
+    pub fn takes(&self, group: &[(Place, Record<'_>)]) -> bool {
+        let bytes: usize =
+            group.iter().map(|(_, record)| ENTRY_BYTES + RECORD_HEAD_BYTES + record.key_value.len()).sum();
+        let (Some((first, _)), Some((last, _))) = (group.first(), group.last()) else { return true };
+        let number = if self.is_empty() { first.page() } else { self.number };
+        let fits = TABLE_START + self.table.len() + self.records.len() + bytes <= PAGE_BYTES;
+        (fits || self.is_empty() && group.len() == 1) && last.page().0 - number.0 <= u64::from(u16::MAX)
+    }
+
     /// Adds a record, which must follow the last one.
     pub fn push(&mut self, place: Place, record: &Record<'_>) {
         assert_eq!(place.tombstone(), record.tombstone, "a place says what stands there");

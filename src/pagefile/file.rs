@@ -263,6 +263,16 @@ impl PageFile {
         listed.map(|()| made.into_iter().map(|made| made.segment).collect())
     }
 
+    /// Seals the segment that is being written, if there is anything in it: then it can be copied.
+    /// Lack of space ([`Error::is_no_space`]) leaves it open.
+    pub async fn seal(&mut self) -> Result<(), Error> {
+        self.check_sound()?;
+        match &self.current {
+            Some(current) if current.pages > 0 => self.roll(self.page_size, 1).await,
+            _ => Ok(()),
+        }
+    }
+
     /// Makes the spare segment if there is none: the reserve that the next
     /// roll uses, so that making a segment is off the hot path. Lack of space
     /// ([`Error::is_no_space`]) harms nothing.

@@ -80,38 +80,54 @@ pub async fn take(shared: &Shared) -> Census {
     let committed = shared.committed();
     let mark = committed.as_ref().map_or(PageNumber(0), |committed| committed.mark_page);
     let buckets = committed.map(|committed| committed.buckets).unwrap_or_default();
+    let counting = Counting { shared, mark, buckets };
     let mut from = PageNumber(0);
     let mut at = 0;
     loop {
         let pages = reader.pages(from, SLICE_PAGES);
         let Some(last) = pages.last() else { break };
         from = behind(last);
-        let state = shared.state();
-        for page in &pages {
-            while census.holdings.get(at).is_some_and(|holding| holding.end <= page.number) {
-                at += 1;
+        counting.add(&mut census, &mut at, &pages);
+        task::yield_now().await;
+    }
+    shared.set_in_use(census.live(), written);
+    census
+}
+
+struct Counting<'a> {
+    shared: &'a Shared,
+    mark: PageNumber,
+    buckets: Vec<PageNumber>,
+}
+
+impl Counting<'_> {
+    /// One slice of pages under one hold of the lock; `at` is the holding that the last page was in.
+    fn add(&self, census: &mut Census, at: &mut usize, pages: &[PageFacts]) {
+        let state = self.shared.state();
+        for page in pages {
+            while census.holdings.get(*at).is_some_and(|holding| holding.end <= page.number) {
+                *at += 1;
             }
             let live = match page.kind {
                 kind::RECORDS => {
                     let counted = state.mvcc().live_records(page.number..=covered(page));
                     if counted < page.label.weight && census.oldest_dead.is_none() {
-                        census.oldest_dead = Some(page.number);
+                        // All of a page that is copied goes in one step.
+                        census.oldest_dead = Some(covered(page));
                     }
                     in_proportion(page, counted)
                 }
-                kind::MARK => if page.number >= mark { u64::from(page.length) } else { 0 },
-                _ => if buckets.contains(&page.number) { u64::from(page.length) } else { 0 },
+                kind::MARK if page.number < self.mark => 0,
+                kind::BUCKETS if !self.buckets.contains(&page.number) => 0,
+                _ => u64::from(page.length),
             };
             // A segment that came after the list was made counts next time.
-            if let Some(holding) = census.holdings.get_mut(at).filter(|holding| holding.first <= page.number) {
+            let holding = census.holdings.get_mut(*at).filter(|holding| holding.first <= page.number);
+            if let Some(holding) = holding {
                 holding.live += live;
             }
         }
-        drop(state);
-        task::yield_now().await;
     }
-    shared.set_in_use(census.live(), written);
-    census
 }
 
 /// The last number that a page stands for.

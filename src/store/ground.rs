@@ -44,12 +44,6 @@ impl Fetched {
         }
     }
 
-    /// Forgets what was fetched: the call goes on with other pages.
-    pub fn clear(&mut self) {
-        self.own.clear();
-        self.gone = None;
-    }
-
     /// Reads the pages that a call lacks. A page that is gone is no error yet:
     /// what it held may have been compacted since the state was looked at.
     pub async fn fetch(&mut self, shared: &Shared, missing: &Missing) -> Result<(), pagefile::Error> {

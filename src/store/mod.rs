@@ -4,6 +4,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `open`, `offline` | from a directory to a state: checkpoint, then the tail |
+//! | `maker` | a new store from records that come in order |
 //! | `applier`, `writer` | entries into the state, commits into the page file |
 //! | `checkpoint` | the index on disk, slice by slice |
 //! | `compactor` | physical compaction, and the hash before each |
@@ -38,6 +39,7 @@ mod gate;
 mod ground;
 mod hash;
 mod history;
+mod maker;
 mod offline;
 mod open;
 mod range;
@@ -51,7 +53,8 @@ mod walk;
 mod writer;
 
 pub use applier::{Applier, CommitTicket};
-pub use history::{History, Records};
+pub use history::History;
+pub use maker::Maker;
 pub use scrubber::Rot;
 pub use snapshot::SnapshotReader;
 pub use view::View;
@@ -252,10 +255,11 @@ impl Store {
     /// Completes with the reason when a task of the store cannot go on: the member must stop.
     pub async fn failed(&self) -> String {
         let mut failure = self.shared.failure.subscribe();
-        match failure.wait_for(Option::is_some).await {
-            Ok(failure) => failure.clone().unwrap_or_default(),
+        let reason = failure.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
+        match reason {
+            Some(reason) => reason,
             // Unreachable: the sender lives in self. Nothing failed, then.
-            Err(_) => std::future::pending().await,
+            None => std::future::pending().await,
         }
     }
 

@@ -4,12 +4,12 @@ use super::applier::{Applier, Parts};
 use super::cache::PageCache;
 use super::ground::Ground;
 use super::shared::{Committed, Shared};
-use super::{Error, Options, Position, Store, kind, open};
+use super::{Error, Options, Position, Store, View, kind, open};
 use crate::env::Env;
 use crate::members::Members;
 use crate::pagefile::{Opened, PageFile, PageNumber};
 use prost::Message;
-use quorate_proto::quorate::v1::BucketPage;
+use quorate_proto::quorate::v1::{BucketPage, StoreMark};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -52,11 +52,17 @@ impl Store {
 
     /// Imported buckets that nothing here serves yet, in the order of their pages.
     pub async fn buckets(&self) -> Result<Vec<BucketPage>, Error> {
-        let pages = self.shared.state().bucket_pages.clone();
-        let ground = self.shared.ground();
-        let mut buckets = Vec::with_capacity(pages.len());
-        for number in pages {
-            let page = self.shared.read_page(&ground.reader, PageNumber(number)).await?;
+        let (view, mark) = self.marked_view();
+        view.buckets(&mark).await
+    }
+}
+
+impl View {
+    /// The buckets that a mark of the same moment names.
+    pub async fn buckets(&self, mark: &StoreMark) -> Result<Vec<BucketPage>, Error> {
+        let mut buckets = Vec::with_capacity(mark.bucket_pages.len());
+        for number in mark.bucket_pages.iter().copied() {
+            let page = self.shared().read_page(&self.ground().reader, PageNumber(number)).await?;
             if page.kind != kind::BUCKETS {
                 return Err(Error::Decode(format!("page {number}: kind {} is not buckets'", page.kind)));
             }

@@ -11,7 +11,9 @@ use crate::pagefile::{PageNumber, Scan};
 use crate::pagefile::SegmentFacts;
 use quorate_proto::quorate::v1::SnapshotPage;
 
-/// Streams every page that counts up to one commit; the last page is its mark.
+/// Streams every page that counts up to one commit; the last page is its mark. A clone begins where
+/// this one stands.
+#[derive(Clone)]
 pub struct SnapshotReader {
     pub position: Position,
     /// Revision and compacted mark of the commit.

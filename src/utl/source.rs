@@ -3,7 +3,7 @@
 use super::failed;
 use crate::backup::{
     self, Content, EtcdRecords, EtcdSnapshot, OwnRecords, OwnSnapshot, Records, Settled, SettledRecords,
-    StoppedRecords, StoppedStore, Stored, View,
+    StoppedStore, StoreRecords, Stored, View,
 };
 use crate::env::{Env, File, disk::Open};
 use crate::layout::Failure;
@@ -27,7 +27,7 @@ pub struct StoppedView {
 pub enum SourceRecords {
     Etcd(EtcdRecords),
     Own(SettledRecords<OwnRecords>),
-    Stopped(StoppedRecords),
+    Stopped(StoreRecords),
 }
 
 impl View for Source {
