@@ -201,8 +201,10 @@ mod tests {
         assert_eq!(cache.bytes(), (2 * size(40), 80));
         assert_eq!(cache.first_pinned(PageNumber(0)), Some(held(1, 0, 80)));
         assert_eq!(cache.first_pinned(PageNumber(2)), None);
+        // What was not looked at goes first.
+        assert!(has(&cache, 8) && has(&cache, 9));
         cache.unpin(PageNumber(1));
-        assert!(has(&cache, 1));
+        assert!(!has(&cache, 1));
     }
 
     #[test]

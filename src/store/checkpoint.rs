@@ -138,7 +138,10 @@ impl Checkpoint {
             let (head, _) = SliceHead::of(&page.payload).map_err(|error| error.to_string())?;
             let first_page = head.first_page();
             if first_page > store_end {
-                return Err(format!("it knows page {} of the store, which ends at {}", first_page.0, store_end.0));
+                return Err(format!(
+                    "it knows page {} of the store, which ends at {}",
+                    first_page.0, store_end.0
+                ));
             }
             state.load_slice(&page.payload)?;
             if page.kind & FIRST != 0 {
@@ -186,6 +189,12 @@ impl Checkpoint {
     pub fn covered_from(&self) -> PageNumber {
         let first_pages = self.ring.iter().chain(&self.waiting).map(|slice| slice.first_page);
         first_pages.min().unwrap_or(NEVER)
+    }
+
+    /// Rounds finished since the open.
+    #[cfg(test)]
+    pub fn rounds_finished(&self) -> u64 {
+        self.rounds.1
     }
 
     /// Whether the store has grown enough for more slices. What a round leaves of its share is
@@ -343,7 +352,8 @@ impl Checkpoint {
         if finished {
             self.rounds.1 = self.rounds.0;
         }
-        let covered = |slice: &Standing, cursor: &Bytes| finished || slice.to.as_ref().is_some_and(|to| to <= cursor);
+        let covered =
+            |slice: &Standing, cursor: &Bytes| finished || slice.to.as_ref().is_some_and(|to| to <= cursor);
         let mut keep = None;
         while let Some(front) = self.ring.front() {
             if front.page >= self.round || !covered(front, &self.cursor) {

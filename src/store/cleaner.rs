@@ -173,6 +173,13 @@ impl Cleaner {
         self.clean(census, DEFRAGMENTED_PERCENT).await
     }
 
+    /// [`Cleaner::defragment`] where nothing stands in its way.
+    #[cfg(test)]
+    pub async fn defragment_now(&mut self) {
+        let done = self.defragment().await;
+        assert!(done.is_ok(), "cleaning was stopped");
+    }
+
     async fn census(&mut self) -> Census {
         let census = census::take(&self.shared).await;
         self.rests.retain(|first, _| census.holdings.iter().any(|holding| holding.first == *first));
@@ -215,10 +222,12 @@ impl Cleaner {
         let holdings = &census.holdings;
         let gain = |at: usize| self.gain(census, &holdings[at], covered);
         let share = |at: usize| u128::from(gain(at)) * 1000 / u128::from(holdings[at].written.max(1));
-        let best = (0..holdings.len()).filter(|at| gain(*at) > 0).max_by_key(|at| (share(*at), usize::MAX - at))?;
+        let best =
+            (0..holdings.len()).filter(|at| gain(*at) > 0).max_by_key(|at| (share(*at), usize::MAX - at))?;
         let size = self.shared.options.segment_size;
         let mut run = best..best + 1;
-        let sum = |run: &Range<usize>, of: fn(&Holding) -> u64| holdings[run.clone()].iter().map(of).sum::<u64>();
+        let sum =
+            |run: &Range<usize>, of: fn(&Holding) -> u64| holdings[run.clone()].iter().map(of).sum::<u64>();
         loop {
             let joins = |at: usize| holdings[at].sealed && (gain(at) > 0 || holdings[at].written < size / 4);
             let wider = if run.end < holdings.len() && joins(run.end) {
@@ -247,9 +256,11 @@ impl Cleaner {
         let (first, end) = (chosen[0].first, chosen[chosen.len() - 1].end);
         let fresh = census::take(&shared).await;
         let victims: Vec<u128> = chosen.iter().map(|holding| holding.id).collect();
-        let Some(at) = fresh.holdings.windows(victims.len()).position(|window| {
-            window.iter().map(|holding| holding.id).eq(victims.iter().copied())
-        }) else {
+        let Some(at) = fresh
+            .holdings
+            .windows(victims.len())
+            .position(|window| window.iter().map(|holding| holding.id).eq(victims.iter().copied()))
+        else {
             return Ok(None);
         };
         let live: u64 = fresh.holdings[at..at + victims.len()].iter().map(|holding| holding.live).sum();
@@ -270,7 +281,8 @@ impl Cleaner {
         let Some(copy) = self.ask(Chore::BeginCopy { victims, bytes, answer }, begun).await? else {
             return Ok(None);
         };
-        let mut copying = Copying { shared: &shared, copy, merge: Merge::new(), keep, deletions: 0, last: None };
+        let mut copying =
+            Copying { shared: &shared, copy, merge: Merge::new(), keep, deletions: 0, last: None };
         copying.all(first, end).await?;
         let deletions = copying.deletions;
         let copied = copying.copy.finish().await?;
@@ -283,7 +295,8 @@ impl Cleaner {
             let after = census::take(&shared).await;
             let inside = |holding: &&Holding| holding.first >= first && holding.end <= end;
             for made in after.holdings.iter().filter(inside) {
-                self.rests.insert(made.first, Rest { dead: made.dead(), deletions: deletions.min(made.dead()) });
+                self.rests
+                    .insert(made.first, Rest { dead: made.dead(), deletions: deletions.min(made.dead()) });
             }
             crate::reached!("segments cleaned");
             tracing::debug!(freed, first = first.0, end = end.0, "cleaned segments of the store");
@@ -291,11 +304,7 @@ impl Cleaner {
         Ok(freed)
     }
 
-    async fn ask<T>(
-        &self,
-        chore: Chore,
-        answer: oneshot::Receiver<Result<T, Error>>,
-    ) -> Result<T, Error> {
+    async fn ask<T>(&self, chore: Chore, answer: oneshot::Receiver<Result<T, Error>>) -> Result<T, Error> {
         self.chores.send(chore).await.map_err(|_| Error::Closed)?;
         answer.await.unwrap_or(Err(Error::Closed))
     }
@@ -391,7 +400,8 @@ impl Copying<'_> {
                 state.mvcc().survives(record, *place, self.keep.oldest_dead)
             };
             let survivors: Vec<_> = all.iter().filter(survives).copied().collect();
-            let live = state.mvcc().live_records(page.number..=PageNumber(page.number.0 + u64::from(page.span)));
+            let live =
+                state.mvcc().live_records(page.number..=PageNumber(page.number.0 + u64::from(page.span)));
             let kept = survivors.len().saturating_sub(live as usize);
             if kept > 0 {
                 crate::reached!("deletion kept for something older");

@@ -6,8 +6,8 @@
 //! **Promises** that no record leaves the index while a copy is made that
 //! relies on it (`physical`).
 
-use super::ground::Ground;
 use super::ReadError;
+use super::ground::Ground;
 use super::shared::Shared;
 use super::view::View;
 use crate::env::task;

@@ -73,7 +73,12 @@ impl Store {
 }
 
 /// Opens without starting any task.
-pub(super) async fn open(env: &Env, dir: PathBuf, options: Options, initial: Members) -> Result<Still, Error> {
+pub(super) async fn open(
+    env: &Env,
+    dir: PathBuf,
+    options: Options,
+    initial: Members,
+) -> Result<Still, Error> {
     let sizes = pagefile::Options { page_size: options.page_size, segment_size: options.segment_size };
     let (file, opened) = PageFile::open(env.disk.clone(), dir.clone(), sizes, env.rng.clone()).await?;
     if opened.torn_bytes > 0 {
@@ -160,7 +165,10 @@ pub(super) async fn load(state: &mut State, reader: &PageReader, from: PageNumbe
             // Whoever owns what is in it asks for it.
             kind::BUCKETS => {}
             other => {
-                return Err(Error::Decode(format!("page {}: kind {other} is not a store page's", page.number.0)));
+                return Err(Error::Decode(format!(
+                    "page {}: kind {other} is not a store page's",
+                    page.number.0
+                )));
             }
         }
         loaded += 1;

@@ -7,8 +7,8 @@
 
 use super::shared::Committed;
 use super::{Error, Position, Store, kind};
-use crate::pagefile::{PageNumber, Scan};
 use crate::pagefile::SegmentFacts;
+use crate::pagefile::{PageNumber, Scan};
 use quorate_proto::quorate::v1::SnapshotPage;
 
 /// Streams every page that counts up to one commit; the last page is its mark. A clone begins where

@@ -121,8 +121,8 @@ impl View {
         let mut from = Bytes::copy_from_slice(key);
         let mut count = 0;
         loop {
-            let slice = self
-                .look(|state| state.mvcc().count_slice(view, &from, range_end, revision, SLICE_KEYS))??;
+            let slice =
+                self.look(|state| state.mvcc().count_slice(view, &from, range_end, revision, SLICE_KEYS))??;
             count += slice.0;
             match slice.1 {
                 Some(next) => from = next,
