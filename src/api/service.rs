@@ -27,6 +27,8 @@ pub struct Settings {
     pub gateway: bool,
     /// Allowed origins; `*` = all.
     pub cors: Vec<String>,
+    /// What Maintenance.Snapshot sends.
+    pub snapshot_form: crate::backup::Form,
 }
 
 impl Default for Settings {
@@ -38,6 +40,7 @@ impl Default for Settings {
             request_timeout: Duration::from_secs(7),
             gateway: true,
             cors: vec!["*".to_owned()],
+            snapshot_form: crate::backup::Form::default(),
         }
     }
 }

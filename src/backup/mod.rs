@@ -9,6 +9,7 @@
 //! | `etcd_file.rs` | a view as etcd's own snapshot, made on its way out |
 //! | `etcd_snapshot.rs` | etcd's snapshot as a view |
 //! | `store_view.rs` | a store that is served, or a stopped member's, as a view |
+//! | `outgoing.rs` | a served store's snapshot, in either form |
 //! | `own_file.rs` | our own snapshot: made, and as a view |
 //!
 //! Everything reads a [`View`]: records in the order of history, as often as
@@ -23,6 +24,7 @@
 mod content;
 mod etcd_file;
 mod etcd_snapshot;
+mod outgoing;
 mod own_file;
 mod revision;
 mod store_view;
@@ -36,6 +38,7 @@ pub use etcd_file::{EtcdFile, PART_BYTES, Part};
 pub use etcd_snapshot::{
     EtcdRecords, EtcdSnapshot, FileSource, Status, status, verify_digest, without_digest,
 };
+pub use outgoing::{Form, Outgoing};
 pub use own_file::{OwnFile, OwnRecords, OwnSnapshot, own_status};
 pub use revision::RevisionKey;
 pub use store_view::{Covered, Mark, StoppedStore, StoreRecords, StoreView};

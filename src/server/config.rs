@@ -5,6 +5,7 @@
 //! disk or network, with etcd's texts. **Never** reads the environment.
 
 use super::urls::{Scheme, Url, join};
+use crate::backup::Form;
 use crate::env::net::HttpOptions;
 use std::{path::PathBuf, time::Duration};
 
@@ -51,6 +52,10 @@ pub struct Config {
     /// 0 = the default of 2 GiB, negative = none.
     pub quota_backend_bytes: i64,
     pub pre_vote: bool,
+    /// What Maintenance.Snapshot sends.
+    pub snapshot_form: Form,
+    /// Starts although auth is enabled in the data, which nothing enforces yet.
+    pub unsafe_ignore_auth: bool,
     /// Whether the JSON API is served under `/v3/`.
     pub grpc_gateway: bool,
     /// Allowed web origins; `*` = all.
@@ -90,6 +95,8 @@ impl Default for Config {
             max_request_bytes: 1_572_864,
             quota_backend_bytes: 0,
             pre_vote: true,
+            snapshot_form: Form::Etcd,
+            unsafe_ignore_auth: false,
             grpc_gateway: true,
             cors: vec!["*".to_owned()],
             http: HttpOptions {

@@ -5,6 +5,7 @@
 //! only production has: command line, signals, exit status. **Never** protocol
 //! details: requests are `api`'s, replication is `replica`'s.
 
+mod carried;
 pub mod command_line;
 pub mod config;
 mod data_dir;

@@ -237,6 +237,8 @@ impl Settings {
                 other => unreachable!("--quota-backend-bytes is a number in the table, not {other:?}"),
             },
             pre_vote: self.switch("pre-vote"),
+            snapshot_form: self.text("snapshot-format").parse().expect("the value was parsed before"),
+            unsafe_ignore_auth: self.switch("unsafe-ignore-auth"),
             grpc_gateway: self.switch("enable-grpc-gateway"),
             cors: match self.text("cors").as_str() {
                 "" | "*" => defaults.cors,

@@ -128,7 +128,10 @@ impl Maker {
 
     /// Ends the store with the mark of its first commit.
     pub async fn finish(mut self, mark: StoreMark) -> Result<(), Error> {
-        assert!(u64::try_from(mark.revision).is_ok_and(|revision| revision >= self.last.0), "no record is newer");
+        assert!(
+            u64::try_from(mark.revision).is_ok_and(|revision| revision >= self.last.0),
+            "no record is newer"
+        );
         self.seal().await?;
         self.file.commit().await?;
         self.file.sync().await?;

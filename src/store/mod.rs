@@ -55,6 +55,7 @@ mod writer;
 pub use applier::{Applier, CommitTicket};
 pub use history::History;
 pub use maker::Maker;
+pub use offline::peek;
 pub use scrubber::Rot;
 pub use snapshot::SnapshotReader;
 pub use view::View;

@@ -7,7 +7,7 @@ use super::shared::{Committed, Shared};
 use super::{Error, Options, Position, Store, View, kind, open};
 use crate::env::Env;
 use crate::members::Members;
-use crate::pagefile::{Opened, PageFile, PageNumber};
+use crate::pagefile::{Opened, Page, PageFile, PageNumber};
 use prost::Message;
 use quorate_proto::quorate::v1::{BucketPage, StoreMark};
 use std::path::PathBuf;
@@ -57,17 +57,33 @@ impl Store {
     }
 }
 
+/// The mark of the last commit in `dir` and the imported buckets that it names, read before anything else
+/// is; `None` where no commit is.
+pub async fn peek(env: &Env, dir: PathBuf) -> Result<Option<(StoreMark, Vec<BucketPage>)>, Error> {
+    let (reader, _) = PageFile::open_read_only(env.disk.clone(), dir).await?;
+    let Some((_, mark)) = open::last_mark(&reader).await? else { return Ok(None) };
+    let mut buckets = Vec::with_capacity(mark.bucket_pages.len());
+    for number in mark.bucket_pages.iter().copied() {
+        buckets.push(bucket_page(reader.read(PageNumber(number)).await?)?);
+    }
+    Ok(Some((mark, buckets)))
+}
+
+fn bucket_page(page: Page) -> Result<BucketPage, Error> {
+    let number = page.number.0;
+    if page.kind != kind::BUCKETS {
+        return Err(Error::Decode(format!("page {number}: kind {} is not buckets'", page.kind)));
+    }
+    BucketPage::decode(page.payload).map_err(|error| Error::Decode(format!("page {number}: {error}")))
+}
+
 impl View {
     /// The buckets that a mark of the same moment names.
     pub async fn buckets(&self, mark: &StoreMark) -> Result<Vec<BucketPage>, Error> {
         let mut buckets = Vec::with_capacity(mark.bucket_pages.len());
         for number in mark.bucket_pages.iter().copied() {
             let page = self.shared().read_page(&self.ground().reader, PageNumber(number)).await?;
-            if page.kind != kind::BUCKETS {
-                return Err(Error::Decode(format!("page {number}: kind {} is not buckets'", page.kind)));
-            }
-            let decoded = BucketPage::decode(page.payload);
-            buckets.push(decoded.map_err(|error| Error::Decode(format!("page {number}: {error}")))?);
+            buckets.push(bucket_page(page)?);
         }
         Ok(buckets)
     }
