@@ -142,6 +142,8 @@ struct State {
     /// Runs of entries fetched for it, oldest first.
     fetched: VecDeque<Vec<Entry>>,
     fetched_bytes_max: u64,
+    /// The reserve, made aside for the writer.
+    made: Option<Result<pagefile::Reserve, pagefile::Error>>,
     /// The writer's word: the spare segment stands ...
     has_reserve: bool,
     /// ... and what waits is not written because no space is left.
@@ -248,6 +250,7 @@ impl Log {
                 wanted: VecDeque::new(),
                 fetched: VecDeque::new(),
                 fetched_bytes_max: options.cache_bytes / 4,
+                made: None,
                 has_reserve: false,
                 stalled: false,
             }),

@@ -37,6 +37,8 @@ pub struct Writer {
     /// No space was left, and the timer has not rung since.
     stalled: bool,
     rang: bool,
+    /// The reserve is being made aside.
+    making: bool,
 }
 
 /// What the writer takes in one turn.
@@ -63,6 +65,8 @@ pub(super) enum Turn {
     Said(u64, Option<f64>),
     /// Housekeeping was done; there may be more to do.
     Kept,
+    /// Nothing to do but to make the reserve.
+    Lacking,
     /// Nothing to do.
     Idle,
     /// The last [`super::Log`] is gone and all is written.
@@ -90,6 +94,7 @@ impl Writer {
             held: None,
             stalled: false,
             rang: false,
+            making: false,
         }
     }
 
@@ -110,6 +115,7 @@ impl Writer {
                     said(Persisted::Upto(ticket));
                 }
                 Ok(Turn::Kept) => {}
+                Ok(Turn::Lacking) => drop(task::spawn(self.make_reserve())),
                 Ok(Turn::Idle) => {
                     self.arm();
                     self.shared.work.notified().await;
@@ -143,8 +149,7 @@ impl Writer {
         });
     }
 
-    /// Does the most urgent thing: what waits to be durable, then space, then
-    /// the reserve, then marks.
+    /// Does the most urgent thing: what waits to be durable, then space, then marks.
     pub(super) async fn turn(&mut self) -> Result<Turn, Error> {
         let (compacted, closed) = {
             let mut state = self.shared.lock();
@@ -153,6 +158,7 @@ impl Writer {
             }
             (state.compacted, state.closed)
         };
+        self.take_reserve()?;
         if let Some(batch) = self.next_batch(closed) {
             let ticket = batch.ticket;
             match self.write(batch).await? {
@@ -170,19 +176,37 @@ impl Writer {
             unless_full(self.file.mark_synced().await)?;
             return Ok(Turn::Over);
         }
-        if !self.stalled && !self.file.has_reserve() {
-            match unless_full(self.file.prepare().await)? {
-                Some(()) => {
-                    self.shared.lock().has_reserve = true;
-                    return Ok(Turn::Kept);
-                }
-                None => self.stalled = true,
-            }
-        }
         if std::mem::take(&mut self.rang) && !self.busy {
             self.unmarked = unless_full(self.file.mark_synced().await)?.is_none();
         }
-        Ok(Turn::Idle)
+        let lacking = !(self.stalled || self.making || self.file.has_reserve());
+        Ok(if lacking { Turn::Lacking } else { Turn::Idle })
+    }
+
+    /// Begins to make the reserve, to be awaited aside.
+    pub(super) fn make_reserve(&mut self) -> impl Future<Output = ()> + Send + 'static {
+        let making = self.file.make_reserve();
+        self.making = making.is_some();
+        let shared = self.shared.clone();
+        async move {
+            if let Some(making) = making {
+                let made = making.await;
+                shared.lock().made = Some(made);
+                shared.work.notify_one();
+            }
+        }
+    }
+
+    /// Takes the reserve that was made aside, or why it was not.
+    fn take_reserve(&mut self) -> Result<(), Error> {
+        let Some(made) = self.shared.lock().made.take() else { return Ok(()) };
+        self.making = false;
+        match unless_full(made)? {
+            Some(reserve) => self.file.keep_reserve(reserve),
+            None => self.stalled = true,
+        }
+        self.shared.lock().has_reserve = self.file.has_reserve();
+        Ok(())
     }
 
     /// What is to be written now. A batch that is held comes first, unless the

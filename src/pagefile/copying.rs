@@ -19,8 +19,7 @@ use std::{
     sync::Arc,
 };
 
-/// Bytes written between two syncs at most, unless one page alone has more:
-/// a long sync would hold up the log's.
+/// Bytes that a cleaner's copy syncs at once: a long sync would hold up the log's.
 const SYNC_BYTES: u64 = 1 << 20;
 
 /// A segment in the making. Driven from any task. Given up when dropped.
@@ -35,6 +34,8 @@ pub struct Copy {
     /// Bytes preallocated, and bytes written and synced.
     size: u64,
     at: u64,
+    /// Bytes written between two syncs at most, unless one page alone has more.
+    pub(super) sync_bytes: u64,
     buffers: Vec<Bytes>,
     buffered: u64,
     entries: Vec<Entry>,
@@ -105,6 +106,7 @@ impl Copy {
             file: None,
             size: 0,
             at: 0,
+            sync_bytes: SYNC_BYTES,
             buffers: Vec::new(),
             buffered: 0,
             entries: Vec::new(),
@@ -148,7 +150,7 @@ impl Copy {
         assert!(page.commit.0 >= self.last_commit.max(1), "commits never fall");
         assert!(u32::try_from(page.payload.len()).is_ok(), "a page holds less than 4 GiB");
         let taken = footprint(page.payload.len(), self.page_size);
-        if self.buffered > 0 && self.buffered + taken > SYNC_BYTES {
+        if self.buffered > 0 && self.buffered + taken > self.sync_bytes {
             self.flush().await?;
         }
         let header = Header {
@@ -224,7 +226,7 @@ impl Copy {
         let first_page = first.number;
         let payload = directory::encode(&self.entries);
         let taken = footprint(payload.len(), self.page_size);
-        if self.buffered > 0 && self.buffered + taken > SYNC_BYTES {
+        if self.buffered > 0 && self.buffered + taken > self.sync_bytes {
             self.flush().await?;
         }
         let position = self.at + self.buffered;

@@ -293,14 +293,27 @@ fn possible(found: &History, told: &Told, dropped: u64) -> bool {
     }
     let commits = if replacing { &commits[..commits.len() - 1] } else { &commits[..] };
     let promised = told.promised.min(commits.len());
+    let gone = |pages: &[(u64, u8, Vec<u8>)]| pages.iter().all(|page| page.0 < dropped);
     let Some(first) = found.first() else {
-        return commits[..promised].iter().all(|(_, pages)| pages.iter().all(|page| page.0 < dropped));
+        return commits[..promised].iter().all(|(_, pages)| gone(pages));
     };
-    let Some(from) = commits.iter().position(|commit| same(commit, first)) else { return false };
+    // A replacement goes through several segments, of which the first may be dropped.
+    let ends = |(number, pages): &(u64, Vec<(u64, u8, Vec<u8>)>)| {
+        let cut = pages.len().saturating_sub(first.1.len());
+        same(&(*number, pages[cut..].to_vec()), first) && gone(&pages[..cut])
+    };
+    let Some(from) = commits.iter().position(ends) else { return false };
     let end = from + found.len();
-    commits[..from].iter().all(|(_, pages)| pages.iter().all(|page| page.0 < dropped))
+    let rest = commits.get(from + 1..end);
+    commits[..from].iter().all(|(_, pages)| gone(pages))
         && end >= promised
-        && commits.get(from..end).is_some_and(|told| told.iter().zip(found).all(|(a, b)| same(a, b)))
+        && rest.is_some_and(|told| told.iter().zip(&found[1..]).all(|(a, b)| same(a, b)))
+}
+
+/// For a message: each commit's number, and number and length of its pages.
+fn numbers(history: &History) -> Vec<(u64, Vec<(u64, usize)>)> {
+    let pages = |pages: &Vec<(u64, u8, Vec<u8>)>| pages.iter().map(|page| (page.0, page.2.len())).collect();
+    history.iter().map(|(number, list)| (*number, pages(list))).collect()
 }
 
 /// Lives with crashes at any disk operation (inside rolls, manifests, drops,
@@ -322,8 +335,8 @@ fn lives_with_a_crash_at_any_operation() {
                     possible(history, &told, dropped),
                     "seed {seed}, life {life}: promised {} of {:?}, dropped {dropped}, found {:?}",
                     told.promised,
-                    told.commits.iter().map(|c| c.0).collect::<Vec<_>>(),
-                    history.iter().map(|c| c.0).collect::<Vec<_>>(),
+                    numbers(&told.commits),
+                    numbers(history),
                 );
                 // What an open handed out is durable.
                 told = Told { promised: history.len(), commits: found.history, replacing: false };

@@ -3,15 +3,19 @@
 //! Owns the batch, the current segment and the spare, and what every operation
 //! promises. How bytes reach the disk, and in which order, is in `writing`.
 
-use super::copying::{Copied, Copy, Made};
+use super::copying::{Copied, Copy, Made, Unlisted};
 use super::manifest::{Extent, Manifest};
 use super::segment::{Index, Segment};
+use super::writing::make;
 use super::{CommitNumber, Error, Label, Page, PageNumber, PageReader, WRITES_MAX};
 use super::{header::footprint, manifest};
 use crate::env::{Disk, File, Io, Rng};
 use crate::reached;
 use bytes::Bytes;
 use std::{collections::VecDeque, path::PathBuf, sync::Arc};
+
+/// Bytes of a replacement written between two syncs: nothing else is going on.
+const REPLACE_SYNC_BYTES: u64 = 8 << 20;
 
 /// A page that waits for its commit.
 pub(super) struct Waiting {
@@ -71,6 +75,12 @@ pub struct PageFile {
     pub(super) untrimmed: Vec<(u128, Arc<dyn File>, u64)>,
     /// Set during every step whose failure leaves the disk in doubt.
     pub(super) poisoned: bool,
+}
+
+/// A segment made in advance, for [`PageFile::keep_reserve`]. Its file goes when this is dropped.
+pub struct Reserve {
+    spare: Current,
+    unlisted: Unlisted,
 }
 
 impl PageFile {
@@ -236,6 +246,7 @@ impl PageFile {
                 None => {
                     let id = self.rng.next_u128();
                     let mut fresh = Copy::new(&self.disk, &self.dir, self.page_size, id, Vec::new());
+                    fresh.sync_bytes = REPLACE_SYNC_BYTES;
                     fresh.make(left.min(self.segment_size).max(taken)).await?;
                     copy.insert(fresh)
                 }
@@ -278,15 +289,39 @@ impl PageFile {
     /// ([`Error::is_no_space`]) harms nothing.
     pub async fn prepare(&mut self) -> Result<(), Error> {
         self.check_sound()?;
+        let Some(making) = self.make_reserve() else { return Ok(()) };
+        self.poisoned = true;
+        let made = making.await;
+        self.poisoned = made.as_ref().is_err_and(|error| !error.is_no_space());
+        self.keep_reserve(made?);
+        Ok(())
+    }
+
+    /// The same, to be awaited aside while the file is used; then
+    /// [`PageFile::keep_reserve`] takes what was made. `None`: it stands.
+    pub fn make_reserve(&mut self) -> Option<impl Future<Output = Result<Reserve, Error>> + Send + 'static> {
         if self.spare.is_some() {
-            return Ok(());
+            return None;
         }
         let manifest = Manifest::length(self.manifest.segments.len() + 64) as u64;
         let cushion = 2 * manifest.next_multiple_of(self.page_size) + 2 * self.page_size;
-        let spare = self.make_segment(self.segment_size, 0, cushion).await?;
-        self.cushion = Some((spare.id, spare.file.clone(), spare.size));
-        self.spare = Some(spare);
-        Ok(())
+        let (disk, dir) = (self.disk.clone(), self.dir.clone());
+        let (id, size) = (self.rng.next_u128(), self.segment_size);
+        Some(async move {
+            let spare = make(&disk, &dir, id, size, cushion).await?;
+            let unlisted = Unlisted::new(&disk, &spare.path);
+            Ok(Reserve { spare, unlisted })
+        })
+    }
+
+    /// Takes what [`PageFile::make_reserve`] made; what is one too many goes.
+    pub fn keep_reserve(&mut self, reserve: Reserve) {
+        let Reserve { spare, mut unlisted } = reserve;
+        if self.spare.is_none() && !self.poisoned {
+            unlisted.keep();
+            self.cushion = Some((spare.id, spare.file.clone(), spare.size));
+            self.spare = Some(spare);
+        }
     }
 
     /// Whether the spare segment stands.

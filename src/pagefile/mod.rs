@@ -1,7 +1,7 @@
 //! Append-only pages: framing, checksums, commits, recovery, reclaiming.
 //!
-//! **Never** knows what a page means. The raft log and the store are both page
-//! files: one format, one recovery, one set of crash tests.
+//! **Never** knows what a page means. The raft log, the store and its
+//! checkpoint are page files: one format, one recovery, one set of crash tests.
 //!
 //! # Invariants
 //! - **I5, never overwritten.** Bytes once written are not written again,
@@ -15,11 +15,24 @@
 //!   into a fresh segment and synced before it is handed out as durable.
 //!   Rot in a tail that no mark covers cannot be told from a tear: that is the
 //!   limit.
+//! - **A page number is an address for ever.** Copying ([`PageFile::begin_copy`],
+//!   [`PageFile::adopt`]) keeps numbers, or merges neighbours into one page that
+//!   stands for the run of their numbers. Segments hold disjoint ranges of
+//!   numbers, in order; numbers may be missing (what was there is dead).
+//! - **Sealed is immutable.** A sealed segment ends with a directory of its
+//!   pages, and the manifest holds the directory's digest. Opening reads
+//!   directories, not pages; only a segment that a crash sealed (it has none) is
+//!   walked. A page's checksum stands in the directory as well: what is read
+//!   later is what was written, at the place that it was written to.
 //! - **Poisoned.** After a failed write or sync (or one whose future was
 //!   dropped half-way) every later call is [`Error::Poisoned`]; nothing is
-//!   tried again.
-//! - **Space.** Segments are preallocated: lack of space shows when one is
-//!   made (an [`Error::Io`] after which the file is still good), never at sync.
+//!   tried again. A [`Copy`] that fails spoils itself only.
+//! - **Space.** Segments are preallocated, room for their directory included:
+//!   lack of space shows when one is made (an [`Error::Io`] for which
+//!   [`Error::is_no_space`] holds, and after which the file is still good),
+//!   never at sync. [`PageFile::prepare`] makes a spare one in advance, with a
+//!   cushion that makes room for the manifest that will list it. A spare that a
+//!   crash leaves is void, like every segment that no manifest lists.
 //!
 //! # Assumptions about the medium
 //! - A sync that succeeded made durable what was written to that file before.
@@ -30,6 +43,7 @@
 //!   the directory's last sync may each be there or not.
 //! - A process kill loses nothing, and makes nothing durable.
 //! - Preallocated bytes that were never written read as zeros.
+//! - A file that was removed can be read through handles that are open.
 //!
 //! # Format, version 1
 //! All numbers are little-endian. A page file is a directory:
@@ -41,7 +55,7 @@
 //! ## Page
 //! Pages begin at multiples of the page size (a power of two, 4096 in
 //! production), follow each other without gaps, and are padded with zeros up to
-//! the next multiple. A commit lies in one segment.
+//! the next multiple. Page and commit numbers are below 2^62.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -51,14 +65,35 @@
 //! | 16..24 | incompatible features, one bit each: none yet |
 //! | 24..40 | segment id |
 //! | 40..48 | position: bytes from the start of the segment |
-//! | 48..56 | page number, from 1, by one; 0 in an internal page |
-//! | 56..64 | commit number, from 1, by one |
-//! | 64..72 | highest commit known to be synced when this one was written |
-//! | 72 | kind: the owner's business; 0 in an internal page |
-//! | 73 | flags: 1 = last page of its commit; 2 = internal (a mark of a sync) |
-//! | 74..76 | zero |
-//! | 76..80 | CRC32C over bytes 0..76 and the payload |
-//! | 80.. | payload |
+//! | 48..56 | page number, from 1; 0 in an internal page |
+//! | 56..64 | commit number, from 1 |
+//! | 64..72 | highest commit known to be synced when this one was written; 0 in a copy |
+//! | 72 | kind: the owner's business; in an internal page 0 = mark of a sync, 1 = directory |
+//! | 73 | flags: 1 = last page of its commit; 2 = internal; 4 = copy |
+//! | 74..76 | span: the page stands for this many numbers more than its own; 0 but in copies |
+//! | 76..80 | label: weight, the owner's business |
+//! | 80..88 | label: first, the owner's business |
+//! | 88..92 | zero |
+//! | 92..96 | CRC32C over bytes 0..92 and the payload |
+//! | 96.. | payload |
+//!
+//! There are two sorts of segments:
+//! - **Written**: commits, each whole in the segment, numbered by one; pages
+//!   numbered by one. Internal pages are commits of their own. When the segment
+//!   is full, its directory is its last page.
+//! - **Copied** (every page but the directory has the flag): made by copying, or
+//!   by a replacement of everything, which may go through several. Numbers rise;
+//!   commits never fall and need not be whole. Synced, directory included,
+//!   before it is listed. (Its directory names the commit of the last page.)
+//!
+//! ## Directory
+//! The payload of the internal page that ends a sealed segment:
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0..4 | number of entries |
+//! | 4..8 | zero |
+//! | 8.. | 36 bytes for each page that has a number, in order: number (8), label's first (8), label's weight (4), position in units of the page size (4), payload length (4), CRC32C from its header (4), span (2), kind (1), zero (1) |
 //!
 //! ## Manifest
 //! | bytes | field |
@@ -72,13 +107,16 @@
 //! | 32..40 | highest commit known to be synced |
 //! | 40..48 | next page number |
 //! | 48..56 | next commit number |
-//! | 56.. | 40 bytes for each segment: id (16), first page number (8), first commit number (8), extent (8) |
+//! | 56.. | 80 bytes for each segment: id (16), first page number (8), first commit number (8), extent (8), directory's position (8), SHA-256 of the directory's payload (32) |
 //! | last 4 | CRC32C over everything before |
 //!
-//! The extent of a sealed segment is the number of its bytes that count: all
-//! of them are synced, and what may follow is void. The last segment alone may
-//! be open: the highest bit of its extent is set, and the rest is the number of
-//! bytes that were preallocated, durably, before it was listed.
+//! The extent of a sealed segment is the number of its bytes that count (its
+//! directory is the last of them): all of them are synced, and what may follow
+//! is void. The last segment alone may be open: the highest bit of its extent is
+//! set, and the rest is the number of bytes that were preallocated, durably,
+//! before it was listed. Position and digest are zero where there is no
+//! directory. If the last segment is open, the next numbers follow from what it
+//! holds; otherwise they are the manifest's.
 //!
 //! In every later version the magics, the version, the features, the two
 //! lengths and the checksums keep their places, so that a release which does
@@ -110,7 +148,7 @@ use std::{
 
 pub use copying::{Copied, Copy};
 use file::Current;
-pub use file::PageFile;
+pub use file::{PageFile, Reserve};
 pub use reading::{PageReader, Scan};
 
 const FORMAT_VERSION: u32 = 1;

@@ -313,7 +313,7 @@ impl PageFile {
         synced: u64,
     ) -> Result<(), Error> {
         let size = tail.iter().map(|commit| commit.end - commit.start).sum();
-        let mut fresh = self.make_segment(size, pages, 0).await?;
+        let mut fresh = self.make_segment(size, pages).await?;
         let (first_page, first_commit) = (self.next_page, self.next_commit);
         let mut entries = Vec::new();
         for commit in tail {

@@ -10,10 +10,10 @@ use super::header::{self, HEADER, Header, footprint};
 use super::manifest::{Directory, Extent, Listed, Manifest};
 use super::segment::{self, Segment};
 use super::{CommitNumber, Current, Error, PAGE_SIZE_MAX, PageFile, PageNumber, at_path, late};
-use crate::env::disk::Open;
+use crate::env::{Disk, disk::Open};
 use crate::reached;
 use bytes::{Bytes, BytesMut};
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 static ZEROS: [u8; PAGE_SIZE_MAX as usize] = [0; PAGE_SIZE_MAX as usize];
 
@@ -29,6 +29,27 @@ pub(super) fn lay(buffers: &mut Vec<Bytes>, header: Bytes, payload: Bytes, page_
         buffers.push(Bytes::from_static(&ZEROS[..padding]));
     }
     taken
+}
+
+/// Makes the file of a segment of `size` bytes and so many beyond, and makes
+/// sure of name and length. Lack of space leaves nothing behind.
+pub(super) async fn make(
+    disk: &Arc<dyn Disk>,
+    dir: &Path,
+    id: u128,
+    size: u64,
+    cushion: u64,
+) -> Result<Current, Error> {
+    let path = dir.join(segment::file_name(id));
+    let file = disk.open(&path, Open::New).await.map_err(at_path(&path))?;
+    if let Err(error) = file.preallocate(size + cushion).await {
+        // Nothing is lost yet: no page is in it, and nothing lists it.
+        drop(disk.remove(&path).await);
+        return Err(at_path(&path)(error));
+    }
+    file.sync_data().await.map_err(late(&path))?;
+    disk.sync_dir(dir).await.map_err(late(dir))?;
+    Ok(Current { id, path, file, at: 0, size, pages: 0, directory: None })
 }
 
 impl PageFile {
@@ -51,29 +72,16 @@ impl PageFile {
     }
 
     /// Makes a segment with room for pages that take `size` bytes and their
-    /// directory, durable but not listed. `cushion`: bytes beyond.
-    pub(super) async fn make_segment(
-        &mut self,
-        size: u64,
-        pages: usize,
-        cushion: u64,
-    ) -> Result<Current, Error> {
-        let id = self.rng.next_u128();
-        let path = self.dir.join(segment::file_name(id));
+    /// directory, durable but not listed.
+    pub(super) async fn make_segment(&mut self, size: u64, pages: usize) -> Result<Current, Error> {
         let size = self.segment_size.max(size + directory::room(pages, self.page_size));
         assert!(size.is_multiple_of(self.page_size), "segments hold whole pages");
         assert!(size / self.page_size < 1 << 32, "a segment has less than 2^32 slots");
-        let file = self.disk.open(&path, Open::New).await.map_err(at_path(&path))?;
-        if let Err(error) = file.preallocate(size + cushion).await {
-            // Nothing is lost yet: no page is in it, and nothing lists it.
-            drop(self.disk.remove(&path).await);
-            return Err(at_path(&path)(error));
-        }
+        let id = self.rng.next_u128();
         self.poisoned = true;
-        file.sync_data().await.map_err(late(&path))?;
-        self.disk.sync_dir(&self.dir).await.map_err(late(&self.dir))?;
-        self.poisoned = false;
-        Ok(Current { id, path, file, at: 0, size, pages: 0, directory: None })
+        let made = make(&self.disk, &self.dir, id, size, 0).await;
+        self.poisoned = made.as_ref().is_err_and(|error| !error.is_no_space());
+        made
     }
 
     /// Makes `fresh` the segment that is written from now on, with the pages it holds.
@@ -101,7 +109,7 @@ impl PageFile {
         let was_spare = spare.is_some();
         let fresh = match spare {
             Some(spare) => spare,
-            None => self.make_segment(size, pages, 0).await?,
+            None => self.make_segment(size, pages).await?,
         };
         self.poisoned = true;
         if self.current.as_ref().is_some_and(|current| current.directory.is_none()) {
