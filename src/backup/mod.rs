@@ -24,6 +24,9 @@
 mod content;
 mod etcd_file;
 mod etcd_snapshot;
+#[doc(hidden)]
+pub mod fuzz;
+mod in_memory;
 mod outgoing;
 mod own_file;
 mod revision;

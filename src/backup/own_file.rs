@@ -79,6 +79,28 @@ fn page_head(page: &SnapshotPage) -> Result<[u8; PAGE_HEAD], Error> {
     Ok(head)
 }
 
+/// Makes length and checksums of a snapshot match, as far as they lie in it: a fuzzer never gets past them.
+pub(super) fn seal(file: &mut [u8]) {
+    let length = file.len();
+    if length < HEAD {
+        return;
+    }
+    file[..8].copy_from_slice(MAGIC);
+    file[24..32].copy_from_slice(&(length as u64).to_le_bytes());
+    let contents = u32::from_le_bytes(file[12..16].try_into().expect("four bytes")) as usize;
+    let Some(end) = HEAD.checked_add(contents).filter(|end| *end <= length) else { return };
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&file[..HEAD - 4]), &file[HEAD..end]);
+    file[HEAD - 4..HEAD].copy_from_slice(&crc.to_le_bytes());
+    let mut at = end;
+    while at + PAGE_HEAD <= length {
+        let payload = u32::from_le_bytes(file[at..at + 4].try_into().expect("four bytes")) as usize;
+        let Some(next) = (at + PAGE_HEAD).checked_add(payload).filter(|next| *next <= length) else { return };
+        let crc = crc32c::crc32c(&file[at + 8..next]);
+        file[at + 4..at + 8].copy_from_slice(&crc.to_le_bytes());
+        at = next;
+    }
+}
+
 /// A snapshot being made.
 pub struct OwnFile {
     reader: SnapshotReader,

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `page.rs` | the layout of metas, pages and elements, byte for byte |
 //! | `reader.rs` | a database in order, checked on the way |
+//! | `fuzz.rs` | the reader, for a fuzzer |
 //! | `writer.rs` | a database from records in order, planned first, then streamed |
 //!
 //! The format is that of tests/facts/storage.md, section 1. Ours, because the
@@ -17,6 +18,8 @@
 //! **Never** I/O (bytes come through [`Source`] and leave through buffers),
 //! never updating in place, never a free list (etcd on Linux has none).
 
+#[doc(hidden)]
+pub mod fuzz;
 mod page;
 mod reader;
 #[cfg(test)]
@@ -74,16 +77,4 @@ pub enum Error {
     Cut { length: u64, expected: u64 },
     #[error("page {page}: {what}")]
     Page { page: u64, what: &'static str },
-}
-
-/// Reads a whole database from memory; for fuzzing.
-#[doc(hidden)]
-pub async fn fuzz(bytes: Bytes) -> Result<u64, Error> {
-    let database = Database::open(bytes).await?;
-    let mut scan = database.scan();
-    let mut records = 0;
-    while scan.next().await?.is_some() {
-        records += 1;
-    }
-    Ok(records)
 }

@@ -87,6 +87,13 @@ impl Meta {
         })
     }
 
+    /// Makes the checksum of the meta at the front of a file match, if there is one.
+    pub fn seal(file: &mut [u8]) {
+        let Some(meta) = file.get_mut(PAGE_HEAD..PAGE_HEAD + META) else { return };
+        let checksum = fnv(&meta[..56]);
+        meta[56..].copy_from_slice(&checksum.to_le_bytes());
+    }
+
     /// The whole page `id` (0 or 1) with this meta.
     pub fn encode(&self, id: u64) -> Vec<u8> {
         let mut out = head(id, META_FLAG, 0, 0).to_vec();

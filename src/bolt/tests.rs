@@ -173,7 +173,8 @@ fn damaged_files_fail_without_a_panic() {
         for value in [0, 0xff, good[at] ^ 1] {
             let mut bytes = good.to_vec();
             bytes[at] = value;
-            let _ = block_on(fuzz(bytes.into()));
+            let _ = block_on(fuzz::read(bytes.clone().into()));
+            fuzz::database(&bytes);
         }
     }
     for cut in (0..good.len()).step_by(7) {

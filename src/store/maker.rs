@@ -81,11 +81,18 @@ impl Maker {
         self.unsynced += payload.len() as u64;
         let number = self.file.append(kind, label, payload).0;
         if self.unsynced >= self.sync_bytes {
+            self.sync().await?;
+        }
+        Ok(number)
+    }
+
+    async fn sync(&mut self) -> Result<(), Error> {
+        if self.unsynced > 0 {
             self.file.commit().await?;
             self.file.sync().await?;
             self.unsynced = 0;
         }
-        Ok(number)
+        Ok(())
     }
 
     /// Takes a record, which follows the last one. Fails on what is no record of mvcc.
@@ -133,8 +140,7 @@ impl Maker {
             "no record is newer"
         );
         self.seal().await?;
-        self.file.commit().await?;
-        self.file.sync().await?;
+        self.sync().await?;
         let label = Label { first: mark.revision.unsigned_abs(), weight: 0 };
         let mark = StoreMark { bucket_pages: self.bucket_pages, lineage: self.lineage, ..mark };
         self.file.append(kind::MARK, label, Bytes::from(mark.encode_to_vec()));

@@ -22,6 +22,8 @@ mod export;
 mod restore;
 mod snapshot;
 mod source;
+#[cfg(test)]
+mod tests;
 mod upkeep;
 
 use crate::env::Env;
