@@ -242,7 +242,7 @@ impl OwnSnapshot {
             .map_err(|error| Error::Malformed(format!("the snapshot's contents: {error}")))?;
         let end = start.checked_add(contents.pages_bytes).filter(|end| *end <= length);
         let end = end.ok_or_else(|| Error::malformed("the snapshot's pages lie behind its end"))?;
-        let at = |offset: u64| start.checked_add(offset).unwrap_or(u64::MAX);
+        let at = |offset: u64| start.saturating_add(offset);
         let (mark, _) = read_page(&source, at(contents.mark_at), end).await?;
         if mark.kind != u32::from(kind::MARK) {
             return Err(Error::malformed("the snapshot has no mark where it says"));

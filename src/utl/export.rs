@@ -15,7 +15,7 @@ pub(super) async fn run(session: &Session, args: Export) -> Result<(), Failure> 
         return Err(Failure::arguments("export requires the name of the file to write"));
     };
     let source = source::open(&session.env, sources, args.data_dir.as_deref()).await?;
-    let part = target.with_added_extension("part");
+    let part = super::part_of(target);
     let disk = &session.env.disk;
     match write(session, &source, &part).await {
         Ok(()) => {}

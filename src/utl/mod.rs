@@ -31,6 +31,7 @@ use crate::layout::{Failure, mistake, printer::Format};
 use args::{Cli, Command, Dump, Snapshot};
 use clap::{CommandFactory, FromArgMatches};
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 /// What every command needs.
 pub(crate) struct Session {
@@ -84,6 +85,13 @@ async fn command(command: Command, session: Session) -> Result<(), Failure> {
 /// Most failures: the text, exit code 1.
 fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::server(error.to_string())
+}
+
+/// Where a file is written before it is whole.
+fn part_of(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".part");
+    name.into()
 }
 
 /// For those who watch; standard output is for results.

@@ -38,7 +38,7 @@ pub(super) async fn save(session: &Session, save: args::Save) -> Result<(), Fail
         ));
     }
     let client = Client::new(endpoints, ClientOptions::default(), session.env.clone());
-    let part = file.with_added_extension("part");
+    let part = super::part_of(file);
     let disk = &session.env.disk;
     let saved = receive(session, &client, &part).await;
     let version = match saved {

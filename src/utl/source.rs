@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 pub enum Source {
     Etcd(EtcdSnapshot),
-    Own(Settled<OwnSnapshot>),
+    Own(Box<Settled<OwnSnapshot>>),
     Stopped(Box<StoppedView>),
 }
 
@@ -88,7 +88,7 @@ pub async fn open_file(env: &Env, path: &Path) -> Result<Source, Failure> {
     let beginning = file.read_at(0, 16).await.map_err(failed)?;
     if OwnSnapshot::is_one(&beginning) {
         let snapshot = OwnSnapshot::open(file, length).await.map_err(failed)?;
-        return Ok(Source::Own(Settled::new(snapshot).await.map_err(failed)?));
+        return Ok(Source::Own(Box::new(Settled::new(snapshot).await.map_err(failed)?)));
     }
     Ok(Source::Etcd(EtcdSnapshot::open(file, length).await.map_err(failed)?))
 }
