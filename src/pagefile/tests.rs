@@ -14,7 +14,8 @@ pub(super) fn options(page_size: u32, pages: u64) -> Options {
 }
 
 /// What a page file holds: commit by commit, (number, kind, payload) of each page.
-pub(super) type History = Vec<(u64, Vec<(u64, u8, Vec<u8>)>)>;
+pub(super) type History = Vec<Commit>;
+pub(super) type Commit = (u64, Vec<(u64, u8, Vec<u8>)>);
 
 pub(super) struct Found {
     pub file: PageFile,
@@ -61,7 +62,7 @@ pub(super) fn payload(length: usize, salt: u64) -> Bytes {
 }
 
 /// Appends pages of these lengths, commits them and says what a later open must find.
-pub(super) fn commit(file: &mut PageFile, lengths: &[usize]) -> (u64, Vec<(u64, u8, Vec<u8>)>) {
+pub(super) fn commit(file: &mut PageFile, lengths: &[usize]) -> Commit {
     let pages = lengths.iter().map(|length| {
         let bytes = payload(*length, file.next_number().0);
         let kind = *length as u8;
@@ -534,4 +535,83 @@ fn reading_only_changes_nothing() {
     assert_eq!((image.operations(), image.files()), (operations, disk.files()));
     let nothing = block_on(PageFile::open_read_only(Arc::new(image), "/elsewhere".into()));
     assert!(matches!(nothing, Err(Error::Io { .. })));
+}
+
+/// On a real disk, with readers at work all the time: whatever is copied,
+/// adopted and dropped, a page that survives is read, and scans see all they began with.
+#[cfg(not(madsim))]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_read_on_while_segments_are_cleaned() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let dir = std::env::temp_dir().join(format!("quorate-cleaned-{}", std::process::id()));
+    let disk: Arc<dyn crate::env::Disk> = Arc::new(crate::env::os::OsDisk::new(2));
+    let options = options(4096, 8);
+    let rng = Rng::from_seed([3; 32]);
+    let (mut file, _) =
+        PageFile::open(disk.clone(), dir.clone(), options.clone(), rng.clone()).await.unwrap();
+    for _ in 0..12 {
+        for _ in 0..4 {
+            let number = file.next_number().0;
+            file.append(1, label(number, 1), payload(100, number));
+        }
+        file.commit().await.unwrap();
+    }
+    file.sync().await.unwrap();
+    let ended = Arc::new(AtomicBool::new(false));
+    let reading = crate::env::task::spawn({
+        let (reader, ended) = (file.reader(), ended.clone());
+        async move {
+            let mut rounds = 0;
+            while !ended.load(Ordering::Relaxed) || rounds == 0 {
+                // Multiples of four survive everything.
+                for number in (4..48).step_by(4) {
+                    let page = reader.read(PageNumber(number)).await.unwrap();
+                    assert_eq!((page.number.0, page.payload), (number, payload(100, number)));
+                }
+                let expected = reader.pages(PageNumber(0), usize::MAX).len();
+                let mut scan = reader.scan(PageNumber(0));
+                let mut seen = 0;
+                while let Some(page) = scan.next().await.unwrap() {
+                    assert_eq!(page.payload, payload(100, page.number.0));
+                    seen += 1;
+                }
+                assert!((12..=expected).contains(&seen));
+                rounds += 1;
+            }
+        }
+    });
+    for round in 0..10 {
+        let sealed: Vec<u128> = file
+            .reader()
+            .segments()
+            .iter()
+            .filter(|segment| segment.sealed)
+            .map(|segment| segment.id)
+            .collect();
+        for victims in sealed.chunks(1 + round % 3) {
+            let facts = file.reader().segments();
+            let of = |id: &u128| facts.iter().find(|segment| segment.id == *id).unwrap();
+            let (first, end) = (of(&victims[0]).first, of(&victims[victims.len() - 1]).end);
+            let mut copy = file.begin_copy(victims, 4096).await.unwrap();
+            let mut scan = file.reader().scan(first);
+            while let Some(page) = scan.next().await.unwrap() {
+                if page.number < end && (page.number.0.is_multiple_of(4) || page.number.0 % 10 > round as u64)
+                {
+                    copy.append(page).await.unwrap();
+                }
+            }
+            file.adopt(copy.finish().await.unwrap()).await.unwrap().unwrap();
+        }
+    }
+    ended.store(true, Ordering::Relaxed);
+    reading.await.unwrap();
+    let left = try_history(&file.reader()).unwrap();
+    drop(file);
+    let (again, _) = PageFile::open(disk.clone(), dir.clone(), options, rng).await.unwrap();
+    assert_eq!(try_history(&again.reader()).unwrap(), left);
+    drop(again);
+    for name in disk.list_dir(&dir).await.unwrap() {
+        disk.remove(&dir.join(name.name)).await.unwrap();
+    }
+    disk.remove_dir(&dir).await.unwrap();
 }
