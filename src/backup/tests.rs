@@ -431,3 +431,25 @@ async fn a_snapshot_file_is_found_by_name_and_not_changed() {
     status(&snapshot).await.unwrap();
     assert_eq!(file.read_at(0, bytes.len() + 1).await.unwrap(), bytes);
 }
+
+/// Files of the formats as they are: one by the real etcd 3.7.3, one by this release's own.
+#[test]
+fn files_that_were_written_before_are_read() {
+    block_on(async {
+        let etcd = Bytes::from_static(include_bytes!("../../tests/format/etcd-3.7.3.snapshot"));
+        let (file, snapshot) = open(etcd).await;
+        verify_digest(&file).await.unwrap();
+        snapshot.verify_version().unwrap();
+        let told = status(&snapshot).await.unwrap();
+        // As etcdutl 3.7.3 says.
+        let version = "3.7.0".to_owned();
+        assert_eq!(told, Status { hash: 574592, revision: 6, keys: 2, size: 20480, version });
+        let own = Bytes::from_static(include_bytes!("../../tests/format/snapshot-v1"));
+        let file: Arc<dyn File> = Arc::new(InMemory(own.clone()));
+        verify_digest(&file).await.unwrap();
+        let restored = open_own(own).await.unwrap();
+        assert_eq!(restored.content().leases(), 1);
+        assert_eq!(hash_kv(&restored, 0).await.unwrap(), hash_kv(&snapshot, 0).await.unwrap());
+        assert_eq!(all(restored.records()).await, all(Settled::new(snapshot).await.unwrap().records()).await);
+    });
+}
