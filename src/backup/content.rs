@@ -70,6 +70,12 @@ pub struct Content {
 impl Content {
     /// The state at `mark`. Fails on what no mark or carried record can be.
     pub fn new(mark: &StoreMark, carried: impl IntoIterator<Item = Carried>) -> Result<Content, Error> {
+        if mark.revision < 1 || !(-1..=mark.revision).contains(&mark.compacted) {
+            return Err(Error::Malformed(format!(
+                "a mark with revision {} and compacted revision {}",
+                mark.revision, mark.compacted
+            )));
+        }
         let mut content =
             Content { revision: mark.revision, compacted: mark.compacted, buckets: BTreeMap::new() };
         for name in OWN.iter().chain(&ALWAYS) {
