@@ -7,13 +7,13 @@ use crate::{
     machine::Reply,
     members::Members,
     replica::{ProposeError, ReadIndexError, Replica, Status},
-    store::ReadError,
+    store::{Figures, ReadError},
 };
 use futures::stream::{self, BoxStream};
 use quorate_proto::etcdserverpb::{
     HashKvResponse, InternalRaftRequest, RangeRequest, RangeResponse, TxnRequest, TxnResponse,
 };
-use std::{future::Future, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 /// A member as the API sees it; cheap to clone. See [`Replica`] and
 /// [`crate::store::Store`] for the meaning of each call.
@@ -30,6 +30,11 @@ pub trait Backend: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), ProposeError>> + Send;
     fn status(&self) -> Status;
     fn range(&self, request: &RangeRequest) -> impl Future<Output = Result<RangeResponse, ReadError>> + Send;
+    /// As [`Backend::range`] in key order, without a count: a part that follows the first.
+    fn range_part(
+        &self,
+        request: &RangeRequest,
+    ) -> impl Future<Output = Result<RangeResponse, ReadError>> + Send;
     fn txn(&self, request: &TxnRequest) -> impl Future<Output = Result<TxnResponse, ReadError>> + Send;
     fn hash_kv(&self, revision: i64) -> impl Future<Output = Result<HashKvResponse, ReadError>> + Send;
     fn wait_compacted(&self, revision: i64) -> impl Future<Output = ()> + Send;
@@ -41,6 +46,19 @@ pub trait Backend: Clone + Send + Sync + 'static {
     fn revisions(&self) -> (i64, i64);
     /// Bytes on disk without preallocation; live bytes.
     fn sizes(&self) -> (u64, u64);
+    /// The first of [`Backend::sizes`], for a look at every write.
+    fn db_bytes(&self) -> u64;
+    /// Cleans to the stated share and completes when that is done. The cleaning goes on when the
+    /// future is dropped.
+    fn defragment(&self) -> impl Future<Output = ()> + Send;
+    /// Whether log and store have space for more than deletes and cleaning.
+    fn has_reserve(&self) -> bool;
+    /// Why this member serves nobody any more.
+    fn out_of_service(&self) -> Option<Arc<str>>;
+    /// Completes when [`Backend::out_of_service`] has a reason.
+    fn taken_out(&self) -> impl Future<Output = ()> + Send + 'static;
+    /// What only Quorate measures.
+    fn figures(&self) -> Figures;
     fn keys(&self) -> u64;
     /// Everything that is applied now, on its way to a client; see [`backup::Outgoing`].
     fn snapshot(&self, form: backup::Form) -> impl Future<Output = Result<Parts, backup::Error>> + Send;
@@ -77,6 +95,13 @@ impl Backend for Replica {
 
     fn range(&self, request: &RangeRequest) -> impl Future<Output = Result<RangeResponse, ReadError>> + Send {
         self.store().range(request)
+    }
+
+    fn range_part(
+        &self,
+        request: &RangeRequest,
+    ) -> impl Future<Output = Result<RangeResponse, ReadError>> + Send {
+        self.store().part(request)
     }
 
     fn txn(&self, request: &TxnRequest) -> impl Future<Output = Result<TxnResponse, ReadError>> + Send {
@@ -124,5 +149,29 @@ impl Backend for Replica {
 
     async fn hash(&self) -> Result<u32, backup::Error> {
         backup::hash(&backup::StoreView::new(self.store()).await?).await
+    }
+
+    fn db_bytes(&self) -> u64 {
+        self.store().db_bytes()
+    }
+
+    fn defragment(&self) -> impl Future<Output = ()> + Send {
+        self.store().defragment()
+    }
+
+    fn has_reserve(&self) -> bool {
+        Replica::has_reserve(self)
+    }
+
+    fn out_of_service(&self) -> Option<Arc<str>> {
+        Replica::out_of_service(self)
+    }
+
+    fn taken_out(&self) -> impl Future<Output = ()> + Send + 'static {
+        Replica::taken_out(self)
+    }
+
+    fn figures(&self) -> Figures {
+        self.store().figures()
     }
 }

@@ -1,7 +1,7 @@
 //! What all services share: the member behind them, the settings, the headers
 //! of replies, and the one entrance of the client port.
 
-use super::{Backend, Metrics, errors, gateway, grpc::Grpc, http};
+use super::{Backend, Metrics, errors, gateway, grpc::Grpc, http, quota::Quota};
 use crate::{
     env::{Clock, Env},
     machine::Reply,
@@ -29,6 +29,8 @@ pub struct Settings {
     pub cors: Vec<String>,
     /// What Maintenance.Snapshot sends.
     pub snapshot_form: crate::backup::Form,
+    /// (name, stage, on), for the metrics.
+    pub features: Vec<(&'static str, &'static str, bool)>,
 }
 
 impl Default for Settings {
@@ -41,6 +43,7 @@ impl Default for Settings {
             gateway: true,
             cors: vec!["*".to_owned()],
             snapshot_form: crate::backup::Form::default(),
+            features: Vec::new(),
         }
     }
 }
@@ -80,6 +83,7 @@ pub(super) struct Shared<B: Backend> {
     pub metrics: Arc<Metrics>,
     pub clock: Arc<dyn Clock>,
     pub settings: Settings,
+    pub quota: Quota,
 }
 
 impl<B: Backend> Clone for Api<B> {
@@ -98,7 +102,7 @@ impl<B: Backend> Deref for Api<B> {
 impl<B: Backend> Api<B> {
     pub(super) fn new(service: Service<B>, settings: Settings) -> Api<B> {
         let Service { backend, metrics, clock } = service;
-        Api(Arc::new(Shared { backend, metrics, clock, settings }))
+        Api(Arc::new(Shared { backend, metrics, clock, settings, quota: Quota::default() }))
     }
 
     /// Completes a header (X11); the revision that stands in it is kept.

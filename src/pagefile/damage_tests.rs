@@ -1,7 +1,8 @@
 //! Damage to a sealed page file: it is noticed, and never served.
 
+use super::copy_tests::clean;
 use super::test_disk::TestDisk;
-use super::tests::{DIR, clean, commit, options, sync, try_history, try_open};
+use super::tests::{DIR, commit, options, sync, try_history, try_open};
 use super::*;
 use futures::executor::block_on;
 use std::sync::Arc;

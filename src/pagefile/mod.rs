@@ -138,6 +138,8 @@ mod writing;
 #[cfg(test)]
 mod copy_crash_tests;
 #[cfg(test)]
+mod copy_tests;
+#[cfg(test)]
 mod crash_tests;
 #[cfg(test)]
 mod damage_tests;

@@ -7,8 +7,11 @@
 
 mod carried;
 pub mod command_line;
+mod compactor;
 pub mod config;
+mod corruption;
 mod data_dir;
+pub mod features;
 pub mod flags;
 pub mod help;
 pub mod logging;
@@ -21,6 +24,8 @@ pub mod values;
 
 use crate::naming::{initial_cluster, urls};
 
+pub use compactor::Retention;
 pub use config::{ClusterState, Config, ConfigError};
+pub use corruption::Checks;
 pub use start::{Server, StartError, start};
 pub use urls::Url;
