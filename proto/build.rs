@@ -16,6 +16,7 @@ const FILES: &[&str] = &[
     "raft.proto",
     "health.proto",
     "peer.proto",
+    "backup.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -3,11 +3,13 @@
 //! Dispatch is static.
 
 use crate::{
+    backup,
     machine::Reply,
     members::Members,
     replica::{ProposeError, ReadIndexError, Replica, Status},
     store::{Figures, ReadError},
 };
+use futures::stream::{self, BoxStream};
 use quorate_proto::etcdserverpb::{
     HashKvResponse, InternalRaftRequest, RangeRequest, RangeResponse, TxnRequest, TxnResponse,
 };
@@ -58,7 +60,14 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// What only Quorate measures.
     fn figures(&self) -> Figures;
     fn keys(&self) -> u64;
+    /// Everything that is applied now, on its way to a client; see [`backup::Outgoing`].
+    fn snapshot(&self, form: backup::Form) -> impl Future<Output = Result<Parts, backup::Error>> + Send;
+    /// The older hash: over everything that members share (not the records alone).
+    fn hash(&self) -> impl Future<Output = Result<u32, backup::Error>> + Send;
 }
+
+/// Parts of a snapshot, in order.
+pub type Parts = BoxStream<'static, Result<backup::Part, backup::Error>>;
 
 impl Backend for Replica {
     fn propose(
@@ -129,6 +138,17 @@ impl Backend for Replica {
 
     fn keys(&self) -> u64 {
         self.store().keys()
+    }
+
+    async fn snapshot(&self, form: backup::Form) -> Result<Parts, backup::Error> {
+        let outgoing = backup::Outgoing::take(self.store(), form).await?;
+        Ok(Box::pin(stream::try_unfold(outgoing, |mut outgoing| async move {
+            Ok(outgoing.next().await?.map(|part| (part, outgoing)))
+        })))
+    }
+
+    async fn hash(&self) -> Result<u32, backup::Error> {
+        backup::hash(&backup::StoreView::new(self.store()).await?).await
     }
 
     fn db_bytes(&self) -> u64 {

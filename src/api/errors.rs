@@ -280,6 +280,14 @@ pub fn read(error: ReadError) -> Status {
     }
 }
 
+/// A snapshot or a hash over everything that cannot be made.
+pub fn backup(error: crate::backup::Error) -> Status {
+    match error {
+        crate::backup::Error::Read(error) => read(error),
+        error => Status::unavailable(format!("quorate: snapshot: {error}")),
+    }
+}
+
 /// A code's name as metrics and logs print it, by its number.
 pub const CODE_NAMES: [&str; 17] = [
     "OK",

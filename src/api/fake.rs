@@ -1,8 +1,9 @@
 //! A member for tests: keys in a map, one version each, and answers that can
 //! be set to fail.
 
-use super::Backend;
+use super::{Backend, backend::Parts};
 use crate::{
+    backup,
     machine::Reply,
     members::{Member, Members},
     mvcc,
@@ -10,6 +11,7 @@ use crate::{
     store::{Figures, ReadError},
 };
 use bytes::Bytes;
+use futures::stream;
 use quorate_proto::{
     etcdserverpb::{self as pb, InternalRaftRequest, ResponseHeader},
     mvccpb::KeyValue,
@@ -233,6 +235,19 @@ impl Backend for Fake {
 
     fn keys(&self) -> u64 {
         self.state().keys.len() as u64
+    }
+
+    async fn snapshot(&self, form: backup::Form) -> Result<Parts, backup::Error> {
+        let part = |remaining, blob: &'static str| Ok(backup::Part { remaining, blob: blob.into() });
+        let parts = match form {
+            backup::Form::Etcd => vec![part(3, "data"), part(0, "end"), part(0, "digest")],
+            backup::Form::Quorate => vec![part(0, "own"), Err(backup::Error::Malformed("rot".to_owned()))],
+        };
+        Ok(Box::pin(stream::iter(parts)))
+    }
+
+    async fn hash(&self) -> Result<u32, backup::Error> {
+        Ok(11)
     }
 
     fn db_bytes(&self) -> u64 {

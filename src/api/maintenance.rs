@@ -3,9 +3,10 @@
 use super::{
     Backend, STORAGE_VERSION,
     errors::{self, Error},
-    service::{Api, NoStream, has_leader, mismatched, service},
+    service::{Api, has_leader, mismatched, service},
 };
-use crate::{machine::Reply, replica::ProposeError};
+use crate::{backup, machine::Reply, replica::ProposeError};
+use futures::{TryStreamExt, stream::BoxStream};
 use quorate_proto::etcdserverpb::{self as pb, AlarmType, InternalRaftRequest, alarm_request::AlarmAction};
 use std::fmt::Write;
 use tonic::{Request, Response, Status};
@@ -81,13 +82,27 @@ service! {
             Ok(Response::new(pb::DefragmentResponse { header: None }))
         }
 
-        type SnapshotStream = NoStream<pb::SnapshotResponse>;
+        async fn hash(&self, _: Request<pb::HashRequest>) -> Result<Response<pb::HashResponse>, Status> {
+            let (revision, _) = self.backend.revisions();
+            let hash = self.backend.hash().await.map_err(errors::backup)?;
+            Ok(Response::new(pb::HashResponse { header: self.header(revision), hash }))
+        }
+
+        type SnapshotStream = BoxStream<'static, Result<pb::SnapshotResponse, Status>>;
 
         async fn snapshot(
             &self,
             _: Request<pb::SnapshotRequest>,
         ) -> Result<Response<Self::SnapshotStream>, Status> {
-            Err(errors::not_served("Maintenance.Snapshot"))
+            let parts = self.backend.snapshot(self.settings.snapshot_form).await.map_err(errors::backup)?;
+            // X6: no header.
+            let parts = parts.map_ok(|backup::Part { remaining, blob }| pb::SnapshotResponse {
+                header: None,
+                remaining_bytes: remaining,
+                blob,
+                version: STORAGE_VERSION.to_owned(),
+            });
+            Ok(Response::new(Box::pin(parts.map_err(errors::backup))))
         }
 
         async fn move_leader(
@@ -114,7 +129,6 @@ service! {
         }
     }
     unserved {
-        hash: pb::HashRequest => pb::HashResponse, "Hash";
         downgrade: pb::DowngradeRequest => pb::DowngradeResponse, "Downgrade";
     }
 }

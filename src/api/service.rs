@@ -27,6 +27,8 @@ pub struct Settings {
     pub gateway: bool,
     /// Allowed origins; `*` = all.
     pub cors: Vec<String>,
+    /// What Maintenance.Snapshot sends.
+    pub snapshot_form: crate::backup::Form,
     /// (name, stage, on), for the metrics.
     pub features: Vec<(&'static str, &'static str, bool)>,
 }
@@ -40,6 +42,7 @@ impl Default for Settings {
             request_timeout: Duration::from_secs(7),
             gateway: true,
             cors: vec!["*".to_owned()],
+            snapshot_form: crate::backup::Form::default(),
             features: Vec::new(),
         }
     }

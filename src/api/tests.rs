@@ -163,10 +163,32 @@ fn kv_replies_carry_the_whole_header() {
     let hash: pb::HashKvResponse =
         port.call("/etcdserverpb.Maintenance/HashKV", pb::HashKvRequest { revision: 2 }).unwrap();
     assert_eq!((hash.header, hash.hash), (header(3), 5));
+    let hash: pb::HashResponse = port.call("/etcdserverpb.Maintenance/Hash", pb::HashRequest {}).unwrap();
+    assert_eq!((hash.header, hash.hash), (header(3), 11));
     let members: pb::MemberListResponse =
         port.call("/etcdserverpb.Cluster/MemberList", pb::MemberListRequest { linearizable: true }).unwrap();
     assert_eq!(members.header, header(0));
     assert_eq!(members.members.iter().map(|member| member.id).collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+#[test]
+fn a_snapshot_comes_in_parts_without_a_header() {
+    let path = "/etcdserverpb.Maintenance/Snapshot";
+    let parts = |port: &Port| {
+        let (messages, status) = port.raw(path, b"", &[]);
+        let part = |message: &Bytes| pb::SnapshotResponse::decode(message.clone()).unwrap();
+        (messages.iter().map(part).collect::<Vec<_>>(), status)
+    };
+    let (sent, status) = parts(&Port::new());
+    assert_eq!(status.code(), Code::Ok);
+    let told: Vec<(u64, &[u8])> = sent.iter().map(|part| (part.remaining_bytes, &part.blob[..])).collect();
+    assert_eq!(told, [(3, &b"data"[..]), (0, b"end"), (0, b"digest")]);
+    assert!(sent.iter().all(|part| part.header.is_none() && part.version == "3.7.0"));
+    // Our own form, and what breaks off on the way.
+    let settings = Settings { snapshot_form: crate::backup::Form::Quorate, ..Settings::default() };
+    let (sent, status) = parts(&Port::with(settings));
+    assert_eq!((sent.len(), &sent[0].blob[..]), (1, &b"own"[..]));
+    assert_eq!((status.code(), status.message()), (Code::Unavailable, "quorate: snapshot: rot"));
 }
 
 #[test]

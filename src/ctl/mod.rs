@@ -6,16 +6,14 @@
 mod args;
 pub mod bench;
 mod endpoint;
-mod failure;
 mod kv;
 mod maintenance;
 mod member;
-mod printer;
-mod quote;
 mod txn;
 
 use crate::client::{Client, ClientOptions};
 use crate::env::{Env, net::HttpOptions};
+use crate::layout::{failure, mistake, printer, quote};
 use args::{Cli, Command, Global};
 use clap::{CommandFactory, FromArgMatches};
 use failure::Failure;
@@ -56,7 +54,7 @@ pub async fn run(args: Vec<OsString>, env: Env) -> i32 {
         Cli::command().try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,
-        Err(error) => return args::report(&error),
+        Err(error) => return mistake::report(&error, "quoratectl"),
     };
     let outcome = match printer::Format::parse(&cli.global.write_out) {
         Ok(format) => command(cli.command, Session { global: cli.global, env, format }).await,
@@ -70,6 +68,12 @@ pub async fn run(args: Vec<OsString>, env: Env) -> i32 {
             }
             failure.exit_code
         }
+    }
+}
+
+impl From<crate::client::Error> for Failure {
+    fn from(error: crate::client::Error) -> Failure {
+        Failure::server(failure::text_of(&error.status))
     }
 }
 

@@ -24,6 +24,8 @@ pub enum Open {
     New,
     /// Must be there; read and written.
     Existing,
+    /// Must be there; never written.
+    ReadOnly,
 }
 
 /// A name in a directory.

@@ -22,6 +22,7 @@
 #[doc(hidden)]
 pub mod fuzz;
 mod places;
+mod reading;
 mod record;
 mod storage;
 mod tail;
@@ -47,6 +48,7 @@ use std::{
 use tail::Tail;
 use tokio::sync::Notify;
 
+pub use reading::{LogPage, Pages, Unapplied, unapplied};
 pub use storage::Wanted;
 pub use writer::Writer;
 

@@ -96,6 +96,15 @@ pub(super) fn decode_entries(page: &Page) -> Result<Vec<Entry>, Error> {
     page.entries.into_iter().map(from_stored).collect::<Result<_, _>>().map_err(decode)
 }
 
+/// A page for one who only looks.
+pub(super) fn log_page(page: &Page) -> Result<super::LogPage, Error> {
+    let entries = decode_entries(page)?;
+    let stored = decode_page(page).map_err(|what| Error::Decode { page: page.number.0, what })?;
+    let hard_state = stored.hard_state.map(|state| (state.term, state.vote, state.commit));
+    let start = (stored.start_index > 0).then_some((stored.start_index, stored.start_term));
+    Ok(super::LogPage { number: page.number, entries, hard_state, start })
+}
+
 fn decode_page(page: &Page) -> Result<stored::LogPage, String> {
     if page.kind != KIND {
         return Err(format!("its kind is {}", page.kind));

@@ -55,6 +55,7 @@ pub use checkpoint::{Slice, SliceHead};
 pub use hash::HashKv;
 pub use history::{Change, History, HistoryPlan, ScanCost};
 pub use merge::{Merge, MergedPage};
+pub(crate) use page::OpenPage;
 pub use page::{Head, PAGE_BYTES, Place, Records, records};
 pub use range::{RangePlan, RangeSlice};
 pub use record::{Fields, Malformed, Record};

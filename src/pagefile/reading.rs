@@ -92,7 +92,8 @@ impl PageReader {
     }
 }
 
-/// A walk over pages in order.
+/// A walk over pages in order. A clone goes on from the same place.
+#[derive(Clone)]
 pub struct Scan {
     /// What is left; the first is being read.
     segments: VecDeque<Segment>,

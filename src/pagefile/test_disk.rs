@@ -305,7 +305,7 @@ impl Disk for TestDisk {
                 world.change_name(NameChange::Link(path.to_owned(), file));
                 file
             }),
-            (Open::Existing, found) => found.ok_or(ErrorKind::NotFound.into()),
+            (Open::Existing | Open::ReadOnly, found) => found.ok_or(ErrorKind::NotFound.into()),
         };
         drop(world);
         done(file.map(|file| Arc::new(TestFile { disk: self.clone(), file }) as Arc<dyn File>))

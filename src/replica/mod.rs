@@ -4,6 +4,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `start`, `identity`, `first_start`, `bootstrap` | from a directory and flags to a running member |
+//! | `stopped` | a directory whose member does not run |
 //! | `raft_loop`, `log_view`, `persistence`, `inbox`, `proposals` | the raft state, and what goes in and out of it |
 //! | `applier`, `apply_queue` | the state machine's turn |
 //! | `waiters`, `read_index` | clients that wait |
@@ -45,7 +46,10 @@ mod shared;
 mod snapshot_receive;
 mod snapshot_send;
 mod start;
+mod stopped;
 mod waiters;
+
+pub use stopped::StoppedMember;
 
 use crate::env::{Env, net::Listener};
 use crate::machine::{self, Refusal, Reply};

@@ -8,6 +8,7 @@ use super::compactor::Retention;
 use super::corruption::Checks;
 use super::features::Features;
 use super::urls::{Scheme, Url, join};
+use crate::backup::Form;
 use crate::env::net::HttpOptions;
 use std::{path::PathBuf, time::Duration};
 
@@ -61,6 +62,10 @@ pub struct Config {
     /// The store is cleaned at start if that frees at least so many bytes; 0 = not.
     pub bootstrap_defragment_bytes: u64,
     pub pre_vote: bool,
+    /// What Maintenance.Snapshot sends.
+    pub snapshot_form: Form,
+    /// Starts although auth is enabled in the data, which nothing enforces yet.
+    pub unsafe_ignore_auth: bool,
     /// Whether the JSON API is served under `/v3/`.
     pub grpc_gateway: bool,
     /// Allowed web origins; `*` = all.
@@ -106,6 +111,8 @@ impl Default for Config {
             features: Features::default(),
             bootstrap_defragment_bytes: 0,
             pre_vote: true,
+            snapshot_form: Form::Etcd,
+            unsafe_ignore_auth: false,
             grpc_gateway: true,
             cors: vec!["*".to_owned()],
             http: HttpOptions {

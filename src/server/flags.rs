@@ -23,6 +23,8 @@ pub enum Kind {
     Origins,
     /// A phase of etcd's old store.
     Phase,
+    /// What snapshots are written as.
+    SnapshotForm,
 }
 
 /// What Quorate does with a flag.
@@ -216,6 +218,8 @@ pub static FLAGS: &[Flag] = &[
     // What etcd does not have.
     flag("Quorate", "backend-cache-bytes", Kind::Uint, "33554432", Use::Served, "memory for pages of the store read back from disk"),
     flag("Quorate", "scrub-interval", Kind::Duration, "24h0m0s", Use::Served, "time in which every page on disk is read and checked once, 0 = off"),
+    flag("Quorate", "snapshot-format", Kind::SnapshotForm, "etcd", Use::Served, "what Maintenance.Snapshot sends: etcd (a database that etcdutl and etcd take) or quorate (faster to make)"),
+    flag("Quorate", "unsafe-ignore-auth", Kind::Bool, "false", Use::Served, "start although the data was imported with auth enabled, which this release does not enforce yet: every client has every right"),
     // Unsafe.
     flag("Unsafe", "force-new-cluster", Kind::Bool, "false", Use::Refused, "restart as a one-member cluster"),
     flag("Unsafe", "unsafe-no-fsync", Kind::Bool, "false", Use::Later, "skip fsync"),

@@ -5,6 +5,7 @@
 //! only production has: command line, signals, exit status. **Never** protocol
 //! details: requests are `api`'s, replication is `replica`'s.
 
+mod carried;
 pub mod command_line;
 mod compactor;
 pub mod config;
@@ -13,15 +14,15 @@ mod data_dir;
 pub mod features;
 pub mod flags;
 pub mod help;
-mod initial_cluster;
 pub mod logging;
 #[cfg(not(madsim))]
 pub mod process;
 pub mod settings;
 mod start;
 mod stop;
-pub mod urls;
 pub mod values;
+
+use crate::naming::{initial_cluster, urls};
 
 pub use compactor::Retention;
 pub use config::{ClusterState, Config, ConfigError};

@@ -286,6 +286,8 @@ impl Settings {
                 ..defaults.store
             },
             pre_vote: self.switch("pre-vote"),
+            snapshot_form: self.text("snapshot-format").parse().expect("the value was parsed before"),
+            unsafe_ignore_auth: self.switch("unsafe-ignore-auth"),
             grpc_gateway: self.switch("enable-grpc-gateway"),
             cors: match self.text("cors").as_str() {
                 "" | "*" => defaults.cors,

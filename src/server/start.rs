@@ -7,6 +7,7 @@
 //! **Never** protocol details, and nothing that only production has: the same
 //! lines run in simulation.
 
+use super::carried;
 use super::config::{ClusterState, Config, ConfigError};
 use super::corruption;
 use super::data_dir::{self, DataDirError, Found, MEMBER};
@@ -42,6 +43,12 @@ pub enum StartError {
     Listen { peer: bool, text: String },
     #[error("TLS key/cert ({flags}) must be provided for {kind} url {url} with HTTPS scheme")]
     Tls { flags: &'static str, kind: &'static str, url: Url },
+    /// See `carried.rs`.
+    #[error(
+        "the data has auth enabled, which this release does not enforce yet: every client would have every right; \
+         --unsafe-ignore-auth starts all the same"
+    )]
+    Auth,
     #[error(transparent)]
     Replica(#[from] replica::StartError),
     /// The initial corruption check; see `corruption.rs`.
@@ -60,6 +67,7 @@ impl StartError {
             StartError::InitialCluster(_) => "the initial cluster configuration is wrong",
             StartError::Listen { peer: true, .. } => "cannot listen for peers",
             StartError::Listen { peer: false, .. } => "cannot listen for clients",
+            StartError::Auth => "auth is not enforced yet",
             StartError::Tls { .. } => "TLS is not served yet",
             StartError::Corrupt(_) => "the initial corruption check failed",
             StartError::Replica(replica::StartError::Rot(_)) => "there is rot in the store",
@@ -133,6 +141,9 @@ pub async fn start(config: Config, env: Env) -> Result<Server, StartError> {
             "dir-type" = found.dir_type(),
             "server has already been initialized"
         ),
+    }
+    if found == Found::Member {
+        carried::look(&config, &env, &dir.join(MEMBER)).await?;
     }
     let peers = listen(&config.listen_peer_urls, true).await?;
     let clients = listen(&config.listen_client_urls, false).await?;
@@ -456,6 +467,7 @@ fn api_settings(config: &Config) -> api::Settings {
         request_timeout: config.proposal_timeout(),
         gateway: config.grpc_gateway,
         cors: config.cors.clone(),
+        snapshot_form: config.snapshot_form,
         features: config.features.list().map(|(gate, on)| (gate.name, gate.stage.as_str(), on)).collect(),
     }
 }

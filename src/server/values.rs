@@ -6,6 +6,7 @@
 use super::features::Features;
 use super::flags::Kind;
 use super::urls::{Url, parse_list};
+use crate::backup::Form;
 
 /// A parsed value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +38,7 @@ impl Value {
                 &["write-only", "write-only-skip-check", "write-only-drop-data", "gone"],
                 &format!("invalid value {text:?}"),
             ),
+            Kind::SnapshotForm => one_of(text, &Form::NAMES, &format!("invalid value {text:?}")),
             Kind::Gates => Features::parse(text).map(|_| Value::Text(text.to_owned())),
         }
     }
@@ -213,6 +215,8 @@ mod tests {
         check(Kind::State, "existing", Ok(Value::Text("existing".to_owned())));
         check(Kind::State, "x", Err("invalid value"));
         check(Kind::Phase, "not-yet", Err("invalid value \"not-yet\""));
+        check(Kind::SnapshotForm, "quorate", Ok(Value::Text("quorate".to_owned())));
+        check(Kind::SnapshotForm, "zip", Err("invalid value \"zip\""));
         check(Kind::Gates, "X=true", Err("unrecognized feature gate: X"));
         check(Kind::Gates, "AllBeta=false", Ok(Value::Text("AllBeta=false".to_owned())));
         check(Kind::Origins, "*", Ok(Value::Text("*".to_owned())));

@@ -51,7 +51,7 @@ impl View {
 
     /// All records, in order: what an export or a copy needs.
     pub async fn records(&self) -> Result<History, ReadError> {
-        self.history(&[0], &[0], 0, 0).await
+        self.history(&[], &[0], 0, 0).await
     }
 
     /// What reading the pages from `start` up to revision `last` costs.

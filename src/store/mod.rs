@@ -4,6 +4,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `open`, `offline` | from a directory to a state: checkpoint, then the tail |
+//! | `maker` | a new store from records that come in order |
 //! | `applier`, `writer` | entries into the state, commits into the page file |
 //! | `checkpoint` | the index on disk, slice by slice |
 //! | `compactor` | physical compaction, and the hash before each |
@@ -39,6 +40,7 @@ mod gate;
 mod ground;
 mod hash;
 mod history;
+mod maker;
 mod meter;
 mod offline;
 mod open;
@@ -54,7 +56,9 @@ mod writer;
 
 pub use applier::{Applier, CommitTicket};
 pub use history::History;
+pub use maker::Maker;
 pub use meter::{Figures, Meter};
+pub use offline::peek;
 pub use scrubber::Rot;
 pub use snapshot::SnapshotReader;
 pub use view::View;

@@ -4,12 +4,12 @@ use super::applier::{Applier, Parts};
 use super::cache::PageCache;
 use super::ground::Ground;
 use super::shared::{Committed, Shared};
-use super::{Error, Options, Position, Store, kind, open};
+use super::{Error, Options, Position, Store, View, kind, open};
 use crate::env::Env;
 use crate::members::Members;
-use crate::pagefile::{Opened, PageFile, PageNumber};
+use crate::pagefile::{Opened, Page, PageFile, PageNumber};
 use prost::Message;
-use quorate_proto::quorate::v1::BucketPage;
+use quorate_proto::quorate::v1::{BucketPage, StoreMark};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -52,16 +52,38 @@ impl Store {
 
     /// Imported buckets that nothing here serves yet, in the order of their pages.
     pub async fn buckets(&self) -> Result<Vec<BucketPage>, Error> {
-        let pages = self.shared.state().bucket_pages.clone();
-        let ground = self.shared.ground();
-        let mut buckets = Vec::with_capacity(pages.len());
-        for number in pages {
-            let page = self.shared.read_page(&ground.reader, PageNumber(number)).await?;
-            if page.kind != kind::BUCKETS {
-                return Err(Error::Decode(format!("page {number}: kind {} is not buckets'", page.kind)));
-            }
-            let decoded = BucketPage::decode(page.payload);
-            buckets.push(decoded.map_err(|error| Error::Decode(format!("page {number}: {error}")))?);
+        let (view, mark) = self.marked_view();
+        view.buckets(&mark).await
+    }
+}
+
+/// The mark of the last commit in `dir` and the imported buckets that it names, read before anything else
+/// is; `None` where no commit is.
+pub async fn peek(env: &Env, dir: PathBuf) -> Result<Option<(StoreMark, Vec<BucketPage>)>, Error> {
+    let (reader, _) = PageFile::open_read_only(env.disk.clone(), dir).await?;
+    let Some((_, mark)) = open::last_mark(&reader).await? else { return Ok(None) };
+    let mut buckets = Vec::with_capacity(mark.bucket_pages.len());
+    for number in mark.bucket_pages.iter().copied() {
+        buckets.push(bucket_page(reader.read(PageNumber(number)).await?)?);
+    }
+    Ok(Some((mark, buckets)))
+}
+
+fn bucket_page(page: Page) -> Result<BucketPage, Error> {
+    let number = page.number.0;
+    if page.kind != kind::BUCKETS {
+        return Err(Error::Decode(format!("page {number}: kind {} is not buckets'", page.kind)));
+    }
+    BucketPage::decode(page.payload).map_err(|error| Error::Decode(format!("page {number}: {error}")))
+}
+
+impl View {
+    /// The buckets that a mark of the same moment names.
+    pub async fn buckets(&self, mark: &StoreMark) -> Result<Vec<BucketPage>, Error> {
+        let mut buckets = Vec::with_capacity(mark.bucket_pages.len());
+        for number in mark.bucket_pages.iter().copied() {
+            let page = self.shared().read_page(&self.ground().reader, PageNumber(number)).await?;
+            buckets.push(bucket_page(page)?);
         }
         Ok(buckets)
     }

@@ -11,7 +11,9 @@ use crate::pagefile::SegmentFacts;
 use crate::pagefile::{PageNumber, Scan};
 use quorate_proto::quorate::v1::SnapshotPage;
 
-/// Streams every page that counts up to one commit; the last page is its mark.
+/// Streams every page that counts up to one commit; the last page is its mark. A clone begins where
+/// this one stands.
+#[derive(Clone)]
 pub struct SnapshotReader {
     pub position: Position,
     /// Revision and compacted mark of the commit.
@@ -62,6 +64,23 @@ impl SnapshotReader {
 }
 
 impl Store {
+    /// The store as of a durable commit that holds the entry `index`, which is applied: waits for it.
+    pub async fn snapshot_from(&self, index: u64) -> Result<SnapshotReader, Error> {
+        let mut commits = self.shared.commits.subscribe();
+        let mut closed = self.shared.closed.subscribe();
+        loop {
+            commits.mark_unchanged();
+            if self.shared.committed().is_some_and(|committed| committed.position.index >= index) {
+                return self.snapshot().await;
+            }
+            tokio::select! {
+                biased;
+                committed = commits.changed() => if committed.is_err() { return Err(Error::Closed) },
+                _ = closed.wait_for(|closed| *closed) => return Err(Error::Closed),
+            }
+        }
+    }
+
     /// The store as of its last durable commit.
     pub async fn snapshot(&self) -> Result<SnapshotReader, Error> {
         loop {

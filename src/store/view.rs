@@ -11,6 +11,7 @@ use super::{ReadError, Store};
 use crate::machine::State;
 use crate::mvcc::{self, Missing, RangeSlice};
 use bytes::Bytes;
+use quorate_proto::quorate::v1::StoreMark;
 use std::sync::Arc;
 
 /// Keys that one look at the state goes over.
@@ -141,5 +142,16 @@ impl Store {
         assert_eq!(compacted, view.compacted, "the mark is pinned where it stands");
         let ground = self.shared.ground();
         View { pinned: Arc::new(Pinned { shared: self.shared.clone(), ground, view }) }
+    }
+
+    /// The same, and everything of the moment that is no record.
+    pub fn marked_view(&self) -> (View, StoreMark) {
+        let mut state = self.shared.state_mut();
+        let view = state.mvcc().view();
+        state.pin();
+        let (mark, ground) = (state.mark(), self.shared.ground());
+        drop(state);
+        assert_eq!((mark.revision, mark.compacted), (view.revision, view.compacted), "of one moment");
+        (View { pinned: Arc::new(Pinned { shared: self.shared.clone(), ground, view }) }, mark)
     }
 }

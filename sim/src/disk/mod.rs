@@ -421,7 +421,7 @@ impl NodeDisk {
                         self.inodes.insert(self.inode_last, Inode::default());
                         self.inode_last
                     }
-                    Open::Existing => names.file(&path)?,
+                    Open::Existing | Open::ReadOnly => names.file(&path)?,
                 };
                 let inode = self.inodes.get_mut(&number).expect("a name's file is kept");
                 let token = inode.opened.upgrade().unwrap_or_default();

@@ -73,7 +73,7 @@ impl Disk for OsDisk {
         let pool = self.pool.clone();
         self.on_names(move || {
             let mut options = fs::OpenOptions::new();
-            options.read(true).write(true).create_new(how == Open::New).mode(FILE_MODE);
+            options.read(true).write(how != Open::ReadOnly).create_new(how == Open::New).mode(FILE_MODE);
             let file = options.open(path)?;
             let length = file.metadata()?.len();
             Ok(Arc::new(OsFile {

@@ -1,7 +1,5 @@
 //! How a command fails: a text and an exit code (facts: ctl, "Global rules").
 
-use crate::client;
-
 /// `text` goes to stderr as `Error: text`; `None` when everything was said already.
 #[derive(Debug)]
 pub struct Failure {
@@ -10,7 +8,8 @@ pub struct Failure {
 }
 
 impl Failure {
-    fn new(exit_code: i32, text: impl Into<String>) -> Failure {
+    /// Any code.
+    pub fn new(exit_code: i32, text: impl Into<String>) -> Failure {
         Failure { text: Some(text.into()), exit_code }
     }
 
@@ -37,12 +36,6 @@ impl Failure {
     /// Everything was said already.
     pub fn said(exit_code: i32) -> Failure {
         Failure { text: None, exit_code }
-    }
-}
-
-impl From<client::Error> for Failure {
-    fn from(error: client::Error) -> Failure {
-        Failure::server(text_of(&error.status))
     }
 }
 
