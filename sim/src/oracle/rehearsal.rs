@@ -1,7 +1,7 @@
 //! Runs of the model itself, recorded as if a cluster had been asked: what the
 //! judges must find good, and what tests then spoil.
 
-use crate::history::{Call, CommittedEntry, Evidence, FinalState, History, Op, Outcome};
+use crate::history::{Call, CommittedEntry, Evidence, FinalState, History, Op, Outcome, Records};
 use crate::model::{Model, Moment};
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -131,6 +131,13 @@ impl Rehearsal {
                 compacted,
                 hash: 7,
                 kvs: self.model.pairs(revision),
+                records: Some(Records {
+                    all: self.model.records(self.model.now()),
+                    history: (self.model.records(self.model.now()).into_iter())
+                        .filter(|record| record.main >= compacted)
+                        .collect(),
+                }),
+                sizes: None,
             })
             .collect();
         (self.history, self.evidence)
