@@ -11,12 +11,12 @@ use crate::history::Records;
 use crate::inside;
 use crate::journal::note;
 use crate::net::{Cables, Socket};
-use crate::plan::Head;
-use crate::time::now_ns;
+use crate::plan::{Head, Retain};
+use crate::time::{now_ns, pass};
 use madsim::runtime::{Handle, NodeHandle};
 use madsim::task::{JoinHandle, NodeId};
 use quorate::env::{Env, Rng};
-use quorate::server::{Config, Url};
+use quorate::server::{Checks, Config, Retention, Url};
 use quorate::store::Store;
 use std::{
     collections::BTreeMap,
@@ -32,6 +32,10 @@ use std::{
 /// Where every member listens for clients.
 pub const CLIENT_PORT: u16 = 2379;
 const PEER_PORT: u16 = 2380;
+/// Between two tries of a member whose disk is full.
+const SPACE_RETRY: Duration = Duration::from_millis(200);
+/// A member that is out of service is watched for so long before it is ended.
+const OUT_LASTS: Duration = Duration::from_secs(2);
 const DATA_DIR: &str = "/data";
 /// Where a member's store lies on its disk.
 pub const STORE_DIR: &str = "/data/member/store";
@@ -172,6 +176,22 @@ fn config(head: &Head, number: usize) -> Config {
     config.store.cache_bytes = sizes.store_cache_bytes;
     config.store.commit_bytes = sizes.commit_bytes;
     config.store.commit_interval = Duration::from_millis(sizes.commit_ms);
+    config.store.checkpoint_segment_size = sizes.index_segment_bytes;
+    config.store.checkpoint_step_bytes = sizes.index_segment_bytes / 8;
+    config.store.clean_interval = Duration::from_millis(sizes.clean_ms);
+    config.store.space_retry = SPACE_RETRY;
+    if sizes.scrub_ms > 0 {
+        config.store.scrub_interval = Duration::from_millis(sizes.scrub_ms);
+    }
+    config.quota_backend_bytes = sizes.quota_bytes as i64;
+    config.auto_compaction = match sizes.retain {
+        Retain::Everything => None,
+        Retain::Revisions(revisions) => Some(Retention::Revisions(revisions as i64)),
+        Retain::Period(ms) => Some(Retention::Periodic(Duration::from_millis(ms))),
+    };
+    let between = Duration::from_millis(sizes.compare_ms);
+    config.checks =
+        Checks { at_start: !between.is_zero(), interval: between, compact_hash_interval: between };
     config
 }
 
@@ -187,7 +207,17 @@ async fn live(config: Config, number: usize, life: u64, seed: [u8; 32], exits: A
         Ok(server) => {
             note(|| format!("n{number} is up"));
             stores.put(number, server.replica().store().clone());
-            server.failed().await
+            let replica = server.replica();
+            tokio::select! {
+                biased;
+                reason = server.failed() => reason,
+                () = replica.taken_out() => {
+                    quorate::reached!("a member took itself out");
+                    // It must answer nobody any more: give clients time to try.
+                    pass(OUT_LASTS).await;
+                    replica.out_of_service().map_or(String::new(), |reason| reason.to_string())
+                }
+            }
         }
         Err(error) => format!("did not start: {error}"),
     };

@@ -55,6 +55,9 @@ pub struct Drawn {
     /// Of the index's checkpoint.
     #[serde(default, skip_serializing_if = "is_default")]
     pub index_segment_bytes: u64,
+    /// Between two looks at how much of the store is dead.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub clean_ms: u64,
     /// How long a pass of the scrubber takes; 0: the product's default.
     #[serde(default, skip_serializing_if = "is_default")]
     pub scrub_ms: u64,

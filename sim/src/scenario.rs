@@ -64,6 +64,9 @@ fn half() -> f64 {
 fn third() -> f64 {
     0.33
 }
+fn clean() -> [u64; 2] {
+    [50, 2000]
+}
 fn index_segment() -> [u64; 2] {
     [8192, 65536]
 }
@@ -85,6 +88,8 @@ pub struct Sizes {
     pub commit_ms: [u64; 2],
     #[serde(default = "index_segment")]
     pub index_segment_bytes: [u64; 2],
+    #[serde(default = "clean")]
+    pub clean_ms: [u64; 2],
     /// Of one pass of the scrubber; none: the product's default.
     #[serde(default)]
     pub scrub_ms: Option<[u64; 2]>,
@@ -237,6 +242,7 @@ impl Scenario {
             sizes.commit_bytes,
             sizes.commit_ms,
             sizes.index_segment_bytes,
+            sizes.clean_ms,
             sizes.latency_low_us,
             sizes.latency_spread_us,
             self.value_bytes,

@@ -155,6 +155,26 @@ impl DiskSim {
         self.with(id, |disk| disk.rot(directory, decay))
     }
 
+    /// The disk is full from the n-th allocation on (1 = the next one).
+    pub fn fill_at(&self, id: NodeId, allocation: u64) {
+        self.with(id, |disk| disk.fill_at = Some(disk.allocations + allocation));
+    }
+
+    /// Operations and allocations so far.
+    pub fn counts(&self, id: NodeId) -> (u64, u64) {
+        self.with(id, |disk| (disk.submitted, disk.allocations))
+    }
+
+    /// Sectors below `directory` that hold something durable.
+    pub fn sectors(&self, id: NodeId, directory: &Path) -> u64 {
+        self.with(id, |disk| disk.sectors(directory).len() as u64)
+    }
+
+    /// Damages the n-th of those (from 1); says what.
+    pub fn rot_sector(&self, id: NodeId, directory: &Path, nth: u64, decay: Decay) -> Option<String> {
+        self.with(id, |disk| disk.rot_sector(directory, nth, decay))
+    }
+
     /// Places below `directory` that rotted and that a name still leads to.
     pub fn rotten(&self, id: NodeId, directory: &Path) -> Vec<String> {
         self.with(id, |disk| disk.rotten(directory))

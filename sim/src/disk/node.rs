@@ -55,6 +55,9 @@ pub struct NodeDisk {
     /// By the time they will be carried out, then by submission.
     queue: BTreeMap<(u64, u64), Queued>,
     pub submitted: u64,
+    pub allocations: u64,
+    /// Full from this allocation on.
+    pub fill_at: Option<u64>,
     /// Freeze at this operation.
     pub freeze_at: Option<u64>,
     pub locks: BTreeSet<PathBuf>,
@@ -163,7 +166,15 @@ impl NodeDisk {
         *peak = (*peak).max(now);
     }
 
-    fn room_for(&self, more: u64) -> io::Result<()> {
+    fn room_for(&mut self, more: u64) -> io::Result<()> {
+        if more == 0 {
+            return Ok(());
+        }
+        self.allocations += 1;
+        if self.fill_at.is_some_and(|at| self.allocations >= at) {
+            self.fill_at = None;
+            self.faults.capacity = Some(self.used());
+        }
         match self.faults.capacity {
             Some(capacity) if self.used() + more > capacity => Err(io::ErrorKind::StorageFull.into()),
             _ => Ok(()),
@@ -341,12 +352,55 @@ impl NodeDisk {
 
     /// Damages something old below `directory`; says what.
     pub fn rot(&mut self, directory: &Path, decay: Decay) -> Option<String> {
-        let (name, inode, at) = self.old_place(directory)?;
+        let place = self.old_place(directory)?;
         let other = self.old_place(directory)?;
+        let word = self.dice().word();
+        self.rot_at(place, other, word, decay)
+    }
+
+    /// Sectors of files below `directory` that hold something, by name and position: each with the
+    /// bytes that are not zero.
+    pub fn sectors(&self, directory: &Path) -> Vec<(PathBuf, u64, Vec<u64>)> {
+        let mut sectors = Vec::new();
+        for (name, inode) in self.names.files().filter(|(name, _)| name.starts_with(directory)) {
+            let image = &self.inodes[&inode].image;
+            for at in (0..image.length()).step_by(SECTOR as usize) {
+                let bytes = image.read(at, SECTOR as usize);
+                let set: Vec<u64> =
+                    (at..).zip(&bytes[..]).filter(|(_, byte)| **byte != 0).map(|(at, _)| at).collect();
+                if !set.is_empty() {
+                    sectors.push((name.clone(), inode, set));
+                }
+            }
+        }
+        sectors
+    }
+
+    /// Damages the n-th of [`NodeDisk::sectors`] (from 1), a byte of it that depends on n.
+    pub fn rot_sector(&mut self, directory: &Path, nth: u64, decay: Decay) -> Option<String> {
+        let sectors = self.sectors(directory);
+        let place = |nth: u64| {
+            let (name, inode, bytes) = &sectors[(nth % sectors.len() as u64) as usize];
+            (name.clone(), *inode, bytes[(nth * 31 % bytes.len() as u64) as usize])
+        };
+        if sectors.is_empty() {
+            return None;
+        }
+        self.rot_at(place(nth - 1), place(nth + 6), nth, decay)
+    }
+
+    /// Damages one place, perhaps by what stands at another one.
+    fn rot_at(
+        &mut self,
+        (name, inode, at): (PathBuf, u64, u64),
+        other: (PathBuf, u64, u64),
+        word: u64,
+        decay: Decay,
+    ) -> Option<String> {
         let sector = at - at % SECTOR;
         let place = |image: &Image, at: u64| image.read(at - at % SECTOR, SECTOR as usize);
         let stray = place(&self.inodes[&other.1].image, other.2);
-        let (bit, word) = (self.dice().below(8), self.dice().word());
+        let bit = word % 8;
         let image = &mut self.inodes.get_mut(&inode).expect("names point to files").image;
         let before = place(image, at);
         let name = name.display();

@@ -7,6 +7,7 @@
 
 mod agree;
 mod check;
+mod hash;
 mod range;
 mod refusal;
 mod txn;

@@ -17,6 +17,8 @@ pub mod session;
 #[cfg(test)]
 mod rehearsal;
 #[cfg(test)]
+mod room_tests;
+#[cfg(test)]
 mod tests;
 
 use crate::history::{Certainty, Evidence, History, Op};

@@ -2,14 +2,29 @@
 //! no more and no fewer than a finished compaction leaves.
 //!
 //! This is what watches, HashKV and export will stand on: a deletion at the
-//! compacted revision counts, one below it does not.
+//! compacted revision counts, one below it does not. And their hash is etcd's.
 
 use super::{Violation, order::Order};
 use crate::history::{Evidence, FinalState, Record, text};
 use crate::model::Moment;
 
 pub(super) fn judge(evidence: &Evidence, order: &Order) -> Vec<Violation> {
-    evidence.final_states.iter().flat_map(|state| of_member(state, order)).collect()
+    let states = evidence.final_states.iter();
+    states.flat_map(|state| [of_member(state, order), hash(state, order)]).flatten().collect()
+}
+
+/// What a member says its records hash to is what etcd would say.
+fn hash(state: &FinalState, order: &Order) -> Option<Violation> {
+    order.span(state.revision)?;
+    let right = order.model.hash_kv(Moment { revision: state.revision, compacted: state.compacted });
+    (state.hash != right).then(|| Violation {
+        guarantee: "HASH",
+        sentence: format!(
+            "member {:x} at revision {} compacted {} has hash {:08x}, should be {right:08x}",
+            state.member, state.revision, state.compacted, state.hash
+        ),
+        op: None,
+    })
 }
 
 fn of_member(state: &FinalState, order: &Order) -> Option<Violation> {

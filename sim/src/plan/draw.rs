@@ -126,6 +126,7 @@ fn draw_sizes(scenario: &Scenario, dice: &mut Dice) -> Drawn {
         commit_bytes: draw(sizes.commit_bytes),
         commit_ms: draw(sizes.commit_ms),
         index_segment_bytes: round(draw(sizes.index_segment_bytes), sizes.page_bytes),
+        clean_ms: draw(sizes.clean_ms),
         scrub_ms: sizes.scrub_ms.map_or(0, &mut draw),
         quota_bytes: sizes.quota_bytes.map_or(0, &mut draw),
         retain: match (draw([0, 2]), sizes.retain_revisions, sizes.retain_ms) {
