@@ -6,12 +6,12 @@ use crate::{
     machine::Reply,
     members::Members,
     replica::{ProposeError, ReadIndexError, Replica, Status},
-    store::ReadError,
+    store::{Figures, ReadError},
 };
 use quorate_proto::etcdserverpb::{
     HashKvResponse, InternalRaftRequest, RangeRequest, RangeResponse, TxnRequest, TxnResponse,
 };
-use std::{future::Future, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 /// A member as the API sees it; cheap to clone. See [`Replica`] and
 /// [`crate::store::Store`] for the meaning of each call.
@@ -39,6 +39,17 @@ pub trait Backend: Clone + Send + Sync + 'static {
     fn revisions(&self) -> (i64, i64);
     /// Bytes on disk without preallocation; live bytes.
     fn sizes(&self) -> (u64, u64);
+    /// The first of [`Backend::sizes`], for a look at every write.
+    fn db_bytes(&self) -> u64;
+    /// Cleans to the stated share and completes when that is done. The cleaning goes on when the
+    /// future is dropped.
+    fn defragment(&self) -> impl Future<Output = Result<(), String>> + Send;
+    /// Why this member serves nobody any more.
+    fn out_of_service(&self) -> Option<Arc<str>>;
+    /// Completes when [`Backend::out_of_service`] has a reason.
+    fn taken_out(&self) -> impl Future<Output = ()> + Send + 'static;
+    /// What only Quorate measures.
+    fn figures(&self) -> Figures;
     fn keys(&self) -> u64;
 }
 
@@ -104,5 +115,25 @@ impl Backend for Replica {
 
     fn keys(&self) -> u64 {
         self.store().keys()
+    }
+
+    fn db_bytes(&self) -> u64 {
+        self.store().db_bytes()
+    }
+
+    async fn defragment(&self) -> Result<(), String> {
+        self.store().defragment().await.map_err(|error| error.to_string())
+    }
+
+    fn out_of_service(&self) -> Option<Arc<str>> {
+        Replica::out_of_service(self)
+    }
+
+    fn taken_out(&self) -> impl Future<Output = ()> + Send + 'static {
+        Replica::taken_out(self)
+    }
+
+    fn figures(&self) -> Figures {
+        self.store().figures()
     }
 }

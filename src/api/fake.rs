@@ -7,7 +7,7 @@ use crate::{
     members::{Member, Members},
     mvcc,
     replica::{ProposeError, ReadIndexError, Status},
-    store::ReadError,
+    store::{Figures, ReadError},
 };
 use bytes::Bytes;
 use quorate_proto::{
@@ -16,6 +16,7 @@ use quorate_proto::{
 };
 use std::{
     collections::BTreeMap,
+    future::Future,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -37,6 +38,12 @@ pub(super) struct State {
     pub read_indexes: u64,
     pub compactions_waited: Vec<i64>,
     pub transfers: Vec<u64>,
+    pub db_bytes: u64,
+    /// What a cleaning frees.
+    pub dead_bytes: u64,
+    pub defragmentations: u64,
+    pub defragment_error: Option<String>,
+    pub out_of_service: Option<Arc<str>>,
     /// Range requests as the store saw them.
     pub ranges: Vec<pb::RangeRequest>,
 }
@@ -68,6 +75,7 @@ impl Default for Fake {
             },
             revision: 1,
             cluster_version: "3.7.0".to_owned(),
+            db_bytes: 4096,
             members: Members { cluster_id: 9, members, ..Members::default() },
             ..State::default()
         })))
@@ -216,10 +224,39 @@ impl Backend for Fake {
     }
 
     fn sizes(&self) -> (u64, u64) {
-        (4096, 1024)
+        (self.state().db_bytes, 1024)
     }
 
     fn keys(&self) -> u64 {
         self.state().keys.len() as u64
+    }
+
+    fn db_bytes(&self) -> u64 {
+        self.state().db_bytes
+    }
+
+    async fn defragment(&self) -> Result<(), String> {
+        let mut state = self.state();
+        state.defragmentations += 1;
+        state.db_bytes = state.db_bytes.saturating_sub(state.dead_bytes);
+        state.dead_bytes = 0;
+        state.defragment_error.clone().map_or(Ok(()), Err)
+    }
+
+    fn out_of_service(&self) -> Option<Arc<str>> {
+        self.state().out_of_service.clone()
+    }
+
+    fn taken_out(&self) -> impl Future<Output = ()> + Send + 'static {
+        let taken_out = self.out_of_service().is_some();
+        async move {
+            if !taken_out {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    fn figures(&self) -> Figures {
+        Figures::default()
     }
 }

@@ -5,7 +5,7 @@ use super::{
     errors::{self, Error},
     service::{Api, mismatched, service},
 };
-use crate::machine::{Reply, check};
+use crate::machine::{Reply, check, growth_of_put, growth_of_txn};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::{Stream, stream};
 use prost::Message;
@@ -51,6 +51,7 @@ service! {
         async fn put(&self, request: Request<pb::PutRequest>) -> Result<Response<pb::PutResponse>, Status> {
             let request = request.into_inner();
             check::check_put(&request).map_err(Error::from)?;
+            self.admit(Some(growth_of_put(&request))).await?;
             let entry = InternalRaftRequest { put: Some(request), ..InternalRaftRequest::default() };
             match self.propose(entry).await? {
                 (Reply::Put(mut response), revision) => {
@@ -88,6 +89,7 @@ service! {
                 self.fill(&mut response.header);
                 return Ok(Response::new(response));
             }
+            self.admit(growth_of_txn(&request)).await?;
             let entry = InternalRaftRequest { txn: Some(request), ..InternalRaftRequest::default() };
             match self.propose(entry).await? {
                 (Reply::Txn(mut response), revision) => {

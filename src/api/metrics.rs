@@ -9,11 +9,12 @@ mod text;
 use super::{Backend, ETCD_VERSION, Settings, errors::CODE_NAMES, grpc::Methods, service::has_leader};
 use crate::{env::process, replica::Observer};
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, IntCounter, Opts, Registry, TextEncoder,
+    Encoder, Histogram, HistogramOpts, IntCounter, IntGauge, Opts, Registry, TextEncoder,
     core::{Collector, Desc},
     exponential_buckets,
     proto::{MetricFamily, MetricType},
 };
+use quorate_proto::etcdserverpb::AlarmType;
 use std::sync::{
     Arc, OnceLock, RwLock,
     atomic::{AtomicU64, Ordering::Relaxed},
@@ -49,6 +50,9 @@ pub struct Metrics {
     store_commit: Histogram,
     /// By kind, then success.
     applies: [[OnceLock<Histogram>; 2]; KINDS.len()],
+    pub(super) hash_by_revision: Histogram,
+    pub(super) defragment: Histogram,
+    defragment_inflight: IntGauge,
     pub(super) health_success: IntCounter,
     pub(super) health_failures: IntCounter,
     pub(super) grpc: Arc<GrpcCounts>,
@@ -67,13 +71,18 @@ impl Metrics {
         let registry = Registry::new();
         let grpc = Arc::new(GrpcCounts::new());
         register(&registry, Box::new(SharedCounts(grpc.clone())));
-        let histogram = |name: &str, help: &str| {
-            let buckets = exponential_buckets(0.001, 2.0, 14).expect("the arguments are positive");
+        let histogram_of = |name: &str, (start, count): (f64, usize), help: &str| {
+            let buckets = exponential_buckets(start, 2.0, count).expect("the arguments are positive");
             let histogram = Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets))
                 .expect("name and buckets are valid");
             register(&registry, Box::new(histogram.clone()));
             histogram
         };
+        let histogram = |name: &str, help: &str| histogram_of(name, (0.001, 14), help);
+        let defragment_inflight =
+            IntGauge::new("etcd_disk_defrag_inflight", "Cleanings on request that are under way.")
+                .expect("the name is valid");
+        register(&registry, Box::new(defragment_inflight.clone()));
         let counter = |name: &str, help: &str| {
             let counter = IntCounter::new(name, help).expect("the name is valid");
             register(&registry, Box::new(counter.clone()));
@@ -89,12 +98,29 @@ impl Metrics {
                 "The latency distributions of commits of the store.",
             ),
             applies: Default::default(),
+            hash_by_revision: histogram_of(
+                "etcd_mvcc_hash_rev_duration_seconds",
+                (0.01, 15),
+                "The latency distributions of hashes by revision.",
+            ),
+            defragment: histogram_of(
+                "etcd_disk_backend_defrag_duration_seconds",
+                (0.1, 13),
+                "The latency distributions of cleanings on request.",
+            ),
+            defragment_inflight,
             health_success: counter("etcd_server_health_success", "Answers of /health that were true."),
             health_failures: counter("etcd_server_health_failures", "Answers of /health that were false."),
             grpc,
             clients: RwLock::default(),
             registry,
         }
+    }
+
+    /// Counts a cleaning until what it returns is dropped.
+    pub(super) fn defragment_begins(&self) -> Inflight {
+        self.defragment_inflight.inc();
+        Inflight(self.defragment_inflight.clone())
     }
 
     /// Counts a call by the client's version.
@@ -181,6 +207,15 @@ impl Metrics {
     }
 }
 
+/// Something under way, counted until it is dropped.
+pub(super) struct Inflight(IntGauge);
+
+impl Drop for Inflight {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
 fn register(registry: &Registry, collector: Box<dyn Collector>) {
     registry.register(collector).expect("every name is registered once");
 }
@@ -233,11 +268,39 @@ fn member_families<B: Backend>(backend: &B, settings: &Settings) -> Vec<MetricFa
         ),
         labelled("etcd_server_version", "1 with the version.", &[("server_version", ETCD_VERSION)], 1.0),
     ];
+    families.extend(alarm_family(backend));
+    families.extend(own_families(backend));
     let version = backend.cluster_version();
     if !version.is_empty() {
         let minor = version.rsplit_once('.').map_or(version.as_str(), |(minor, _)| minor);
         let labels = [("cluster_version", minor)];
         families.push(labelled("etcd_cluster_version", "1 with the cluster version.", &labels, 1.0));
+    }
+    families
+}
+
+/// Alarms that are on, by member and kind.
+fn alarm_family<B: Backend>(backend: &B) -> Option<MetricFamily> {
+    let samples: Vec<_> = backend
+        .alarms()
+        .into_iter()
+        .filter_map(|(member_id, alarm)| Some((member_id, AlarmType::try_from(alarm).ok()?)))
+        .map(|(member_id, alarm)| {
+            let member_id = format!("{member_id:x}");
+            let labels = [("server_id", member_id.as_str()), ("alarm_type", alarm.as_str_name())];
+            sample(MetricType::GAUGE, &labels, 1.0)
+        })
+        .collect();
+    let help = "Alarms that are on for each member.";
+    (!samples.is_empty()).then(|| family("etcd_debugging_server_alarms", help, MetricType::GAUGE, samples))
+}
+
+/// What etcd has no name for: cleaner, scrubber, checkpoint, reserve, rot.
+fn own_families<B: Backend>(backend: &B) -> Vec<MetricFamily> {
+    let mut families = Vec::new();
+    if let Some(reason) = backend.out_of_service() {
+        let help = "1 on a member that found rot in its store; the label says where.";
+        families.push(labelled("quorate_out_of_service", help, &[("reason", &reason)], 1.0));
     }
     families
 }
@@ -370,7 +433,7 @@ mod tests {
         let text = String::from_utf8(text).unwrap();
         let shown = shown(&text);
         assert!(shown.len() >= 28, "{shown:?}");
-        for (name, (kind, buckets)) in &shown {
+        for (name, (kind, buckets)) in shown.iter().filter(|(name, _)| !name.starts_with("quorate_")) {
             let (fact_kind, fact_buckets) =
                 facts.get(name.as_str()).unwrap_or_else(|| panic!("{name} is not etcd's"));
             assert_eq!(kind, fact_kind, "{name}");

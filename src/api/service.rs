@@ -1,7 +1,7 @@
 //! What all services share: the member behind them, the settings, the headers
 //! of replies, and the one entrance of the client port.
 
-use super::{Backend, Metrics, errors, gateway, grpc::Grpc, http};
+use super::{Backend, Metrics, errors, gateway, grpc::Grpc, http, quota::Quota};
 use crate::{
     env::{Clock, Env},
     machine::Reply,
@@ -77,6 +77,7 @@ pub(super) struct Shared<B: Backend> {
     pub metrics: Arc<Metrics>,
     pub clock: Arc<dyn Clock>,
     pub settings: Settings,
+    pub quota: Quota,
 }
 
 impl<B: Backend> Clone for Api<B> {
@@ -95,7 +96,7 @@ impl<B: Backend> Deref for Api<B> {
 impl<B: Backend> Api<B> {
     pub(super) fn new(service: Service<B>, settings: Settings) -> Api<B> {
         let Service { backend, metrics, clock } = service;
-        Api(Arc::new(Shared { backend, metrics, clock, settings }))
+        Api(Arc::new(Shared { backend, metrics, clock, settings, quota: Quota::default() }))
     }
 
     /// Completes a header (X11); the revision that stands in it is kept.

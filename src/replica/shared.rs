@@ -53,6 +53,7 @@ pub(super) struct Shared {
     pub cluster_id: u64,
     pub request_timeout: Duration,
     pub request_bytes_max: u64,
+    pub frame_bytes_max: u32,
     pub store: Store,
     pub waiters: Arc<Waiters>,
     pub ids: RequestIds,
@@ -63,6 +64,8 @@ pub(super) struct Shared {
     pub leader: watch::Sender<u64>,
     pub stopping: AtomicBool,
     pub failure: watch::Sender<Option<String>>,
+    /// Why this member serves nobody any more, though it runs.
+    pub out_of_service: watch::Sender<Option<Arc<str>>>,
     pub ended: watch::Sender<u8>,
     /// Held until the last part has ended.
     pub lock: Mutex<Option<Box<dyn Lock>>>,
@@ -105,6 +108,11 @@ impl Shared {
     pub fn is_behind(&self) -> bool {
         let commit = self.published.commit.load(Ordering::Relaxed);
         commit.saturating_sub(self.store.applied().0) > BEHIND_MAX
+    }
+
+    /// Whether what grows the store may enter: log and store hold what deletes and cleaning need.
+    pub fn has_reserve(&self) -> bool {
+        self.store.has_reserve()
     }
 
     pub fn status(&self) -> Status {

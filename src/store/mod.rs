@@ -8,10 +8,12 @@
 mod applier;
 mod cache;
 mod gate;
+mod interim;
 mod snapshot;
 mod writer;
 
 pub use applier::{Applier, CommitTicket};
+pub use interim::{CompactionHash, Figures, Rot};
 pub use snapshot::SnapshotReader;
 
 use crate::env::Env;
