@@ -43,7 +43,9 @@ pub trait Backend: Clone + Send + Sync + 'static {
     fn db_bytes(&self) -> u64;
     /// Cleans to the stated share and completes when that is done. The cleaning goes on when the
     /// future is dropped.
-    fn defragment(&self) -> impl Future<Output = Result<(), String>> + Send;
+    fn defragment(&self) -> impl Future<Output = ()> + Send;
+    /// Whether log and store have space for more than deletes and cleaning.
+    fn has_reserve(&self) -> bool;
     /// Why this member serves nobody any more.
     fn out_of_service(&self) -> Option<Arc<str>>;
     /// Completes when [`Backend::out_of_service`] has a reason.
@@ -121,8 +123,12 @@ impl Backend for Replica {
         self.store().db_bytes()
     }
 
-    async fn defragment(&self) -> Result<(), String> {
-        self.store().defragment().await.map_err(|error| error.to_string())
+    fn defragment(&self) -> impl Future<Output = ()> + Send {
+        self.store().defragment()
+    }
+
+    fn has_reserve(&self) -> bool {
+        Replica::has_reserve(self)
     }
 
     fn out_of_service(&self) -> Option<Arc<str>> {

@@ -42,7 +42,6 @@ pub(super) struct State {
     /// What a cleaning frees.
     pub dead_bytes: u64,
     pub defragmentations: u64,
-    pub defragment_error: Option<String>,
     pub out_of_service: Option<Arc<str>>,
     /// Range requests as the store saw them.
     pub ranges: Vec<pb::RangeRequest>,
@@ -235,12 +234,15 @@ impl Backend for Fake {
         self.state().db_bytes
     }
 
-    async fn defragment(&self) -> Result<(), String> {
+    async fn defragment(&self) {
         let mut state = self.state();
         state.defragmentations += 1;
         state.db_bytes = state.db_bytes.saturating_sub(state.dead_bytes);
         state.dead_bytes = 0;
-        state.defragment_error.clone().map_or(Ok(()), Err)
+    }
+
+    fn has_reserve(&self) -> bool {
+        true
     }
 
     fn out_of_service(&self) -> Option<Arc<str>> {

@@ -76,7 +76,7 @@ service! {
             &self,
             _: Request<pb::DefragmentRequest>,
         ) -> Result<Response<pb::DefragmentResponse>, Status> {
-            Api::defragment(self).await?;
+            Api::defragment(self).await;
             // X7: no header.
             Ok(Response::new(pb::DefragmentResponse { header: None }))
         }
@@ -122,25 +122,21 @@ service! {
 impl<B: Backend> Api<B> {
     /// Cleans the store harder than it does by itself. Nothing else waits for it, and a caller that goes
     /// away does not end it.
-    pub(super) async fn defragment(&self) -> Result<(), Status> {
+    pub(super) async fn defragment(&self) {
         let begun = self.clock.now();
         tracing::info!("starting defragment");
         let inflight = self.metrics.defragment_begins();
-        let done = self.backend.defragment().await;
+        self.backend.defragment().await;
         drop(inflight);
         let took = self.clock.now().since(begun);
         self.metrics.defragment.observe(took.as_secs_f64());
-        match done {
-            Ok(()) => {
-                let (size, in_use) = self.backend.sizes();
-                tracing::info!("current-db-size-bytes" = size, "current-db-size-in-use-bytes" = in_use, took = ?took, "finished defragment");
-                Ok(())
-            }
-            Err(error) => {
-                tracing::warn!(error, "failed to defragment");
-                Err(Status::unavailable(format!("quorate: store: {error}")))
-            }
-        }
+        let (size, in_use) = self.backend.sizes();
+        tracing::info!(
+            "current-db-size-bytes" = size,
+            "current-db-size-in-use-bytes" = in_use,
+            took = ?took,
+            "finished defragment"
+        );
     }
 }
 

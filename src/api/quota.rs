@@ -98,9 +98,7 @@ impl<B: Backend> Api<B> {
             "db-size-bytes" = self.backend.db_bytes(),
             "the quota is reached: cleaning before anything is refused"
         );
-        if let Err(error) = self.defragment().await {
-            tracing::warn!(%error, "cannot clean the store");
-        }
+        self.defragment().await;
         if self.fits(growth) || self.is_alarmed() {
             return;
         }

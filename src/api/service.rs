@@ -27,6 +27,8 @@ pub struct Settings {
     pub gateway: bool,
     /// Allowed origins; `*` = all.
     pub cors: Vec<String>,
+    /// (name, stage, on), for the metrics.
+    pub features: Vec<(&'static str, &'static str, bool)>,
 }
 
 impl Default for Settings {
@@ -38,6 +40,7 @@ impl Default for Settings {
             request_timeout: Duration::from_secs(7),
             gateway: true,
             cors: vec!["*".to_owned()],
+            features: Vec::new(),
         }
     }
 }

@@ -306,6 +306,11 @@ impl Replica {
         self.shared.all_ended().await;
     }
 
+    /// Whether log and store have space for more than deletes, compaction and cleaning.
+    pub fn has_reserve(&self) -> bool {
+        self.shared.has_reserve()
+    }
+
     /// Why this member serves nobody any more, though its process runs: rot in its store (I6).
     pub fn out_of_service(&self) -> Option<Arc<str>> {
         self.shared.out_of_service.borrow().clone()
@@ -323,9 +328,15 @@ impl Replica {
     }
 
     /// Completes with the reason when the member stopped by itself (disk failure, broken invariant).
+    /// A member that cannot go on because of rot is out of service instead: see
+    /// [`Replica::out_of_service`].
     pub async fn failed(&self) -> String {
         let mut failure = self.shared.failure.subscribe();
         match failure.wait_for(Option::is_some).await {
+            Ok(_) if self.shared.store.rot().borrow().is_some() => {
+                crate::reached!("apply met the rot");
+                std::future::pending().await
+            }
             Ok(failure) => failure.clone().expect("just waited for"),
             // Unreachable: the sender lives in self. Nothing failed, then.
             Err(_) => std::future::pending().await,
@@ -334,7 +345,7 @@ impl Replica {
 }
 
 /// Sees durations and counts; implemented by `api`'s metrics and by tests.
-pub trait Observer: Send + Sync + 'static {
+pub trait Observer: store::Meter {
     fn log_synced(&self, seconds: f64);
     fn store_committed(&self, seconds: f64);
     fn applied(&self, kind: &'static str, success: bool, seconds: f64);

@@ -117,16 +117,15 @@ async fn write(disk: &dyn Disk, dir: &Path, note: &Note) -> io::Result<()> {
 pub(super) async fn watch(replica: Replica, dir: PathBuf, within: Duration) {
     let shared = replica.shared.clone();
     let mut rot = shared.store.rot();
+    // Rot that apply met is told before the loop ends for it.
     let found = tokio::select! {
         biased;
-        found = rot.wait_for(Option::is_some) => match found {
-            Ok(found) => found.clone().expect("just waited for"),
-            // The store is gone.
-            Err(_) => return,
-        },
-        () = shared.loop_ended() => return,
+        found = rot.wait_for(Option::is_some) => found.ok().and_then(|found| found.clone()),
+        () = shared.loop_ended() => None,
     };
-    take_out(&replica, &dir, within, &found).await;
+    if let Some(found) = found {
+        take_out(&replica, &dir, within, &found).await;
+    }
 }
 
 async fn take_out(replica: &Replica, dir: &Path, within: Duration, rot: &Rot) {
@@ -136,7 +135,7 @@ async fn take_out(replica: &Replica, dir: &Path, within: Duration, rot: &Rot) {
     tracing::error!(
         member_id = %format_args!("{:x}", shared.member_id),
         segment = %rot.path.display(),
-        position = rot.at,
+        position = rot.position,
         first_page = rot.first.0,
         last_page = rot.last.0,
         error = %reason,

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     env::{Env, disk::Lock},
+    log,
     store::Store,
 };
 use std::{
@@ -55,6 +56,7 @@ pub(super) struct Shared {
     pub request_bytes_max: u64,
     pub frame_bytes_max: u32,
     pub store: Store,
+    pub log_space: log::Space,
     pub waiters: Arc<Waiters>,
     pub ids: RequestIds,
     pub inbox: Arc<Inbox>,
@@ -112,7 +114,7 @@ impl Shared {
 
     /// Whether what grows the store may enter: log and store hold what deletes and cleaning need.
     pub fn has_reserve(&self) -> bool {
-        self.store.has_reserve()
+        self.store.has_reserve() && self.log_space.has_reserve()
     }
 
     pub fn status(&self) -> Status {

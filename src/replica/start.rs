@@ -121,6 +121,7 @@ async fn start_behind(
     let (store, mut applier, mut position) =
         Store::open(&env, dir.join("store"), options.store.clone(), first_known.clone()).await?;
     rot::look_again(disk, dir, &store).await?;
+    store.observe(metrics.clone());
     let conf_state = raft_message::conf_state_from_wire(&position.conf_state);
     let mark = (position.index, position.term);
     let (log, writer, opened) =
@@ -136,6 +137,7 @@ async fn start_behind(
         request_bytes_max: options.max_request_bytes,
         frame_bytes_max: options.frame_bytes_max,
         store: store.clone(),
+        log_space: log.space(),
         waiters: Arc::new(Waiters::default()),
         ids: RequestIds::new(member_id, &env.rng),
         inbox: inbox.clone(),

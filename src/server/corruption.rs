@@ -158,14 +158,16 @@ impl Member {
             if !self.leads() {
                 continue;
             }
-            let mut hashes = self.replica.store().compaction_hashes();
-            hashes.sort_by_key(|hash| std::cmp::Reverse(hash.revision));
+            let hashes = self.replica.store().compaction_hashes();
             let members = self.replica.store().members().members.len();
-            for hash in hashes.into_iter().filter(|hash| hash.revision > confirmed) {
+            for (hash_revision, hash, compact_revision) in hashes.into_iter().rev() {
+                if hash_revision <= confirmed {
+                    break;
+                }
                 let own = PeerHash {
-                    hash: hash.hash,
-                    hash_revision: hash.revision,
-                    compact_revision: hash.compact_revision,
+                    hash,
+                    hash_revision,
+                    compact_revision,
                     revision: self.replica.store().revisions().0,
                 };
                 let verdict = compare(&self.replica, own, self.config.proposal_timeout()).await;

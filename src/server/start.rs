@@ -259,14 +259,12 @@ impl Member {
             );
             return;
         }
-        match self.replica.store().defragment().await {
-            Ok(()) => tracing::info!(
-                "db-size-bytes-before" = size,
-                "db-size-bytes" = self.replica.store().sizes().0,
-                "defragmented at start"
-            ),
-            Err(error) => tracing::warn!(%error, "failed to defragment at start"),
-        }
+        self.replica.store().defragment().await;
+        tracing::info!(
+            "db-size-bytes-before" = size,
+            "db-size-bytes" = self.replica.store().sizes().0,
+            "defragmented at start"
+        );
     }
 
     /// Writes this member's name and client URLs to the log, until it is done.
@@ -458,6 +456,7 @@ fn api_settings(config: &Config) -> api::Settings {
         request_timeout: config.proposal_timeout(),
         gateway: config.grpc_gateway,
         cors: config.cors.clone(),
+        features: config.features.list().map(|(gate, on)| (gate.name, gate.stage.as_str(), on)).collect(),
     }
 }
 
