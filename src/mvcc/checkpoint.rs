@@ -9,7 +9,8 @@
 //! | 1 if the run ends before a key that is named, 0 if it goes to the last key | 1 |
 //! | zero | 2 |
 //! | number of keys | 4 |
-//! | as of: every record whose place is below is in | 8 |
+//! | as of: every record whose place is below is in, | 8 |
+//! | but for those that a compaction up to this revision drops (-1: none) | 8 |
 //! | first key of the run: length (v), bytes | |
 //! | the key before which it ends, if one is named: length (v), bytes | |
 //! | the keys, ascending | |
@@ -35,7 +36,7 @@ use bytes::Bytes;
 use std::{collections::BTreeMap, ops::Bound};
 
 const LAYOUT: u8 = 1;
-const HEAD_BYTES: usize = 16;
+const HEAD_BYTES: usize = 24;
 
 /// See [`Mvcc::checkpoint_slice`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +46,8 @@ pub struct Slice {
     pub next: Option<Bytes>,
     /// Every record whose place is below is in; a page number in the bits above the 17th.
     pub as_of: u64,
+    /// But for those that a compaction up to here drops.
+    pub compacted: i64,
 }
 
 impl Slice {
@@ -58,7 +61,9 @@ impl Slice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceHead {
     pub keys: u32,
+    /// As in [`Slice`].
     pub as_of: u64,
+    pub compacted: i64,
     pub from: Bytes,
     /// `None`: to the last key.
     pub to: Option<Bytes>,
@@ -73,7 +78,8 @@ impl SliceHead {
             return Err(Malformed("slice has an unknown layout"));
         }
         let keys = u32::from_le_bytes(head[4..8].try_into().expect("four bytes"));
-        let as_of = u64::from_le_bytes(head[8..].try_into().expect("eight bytes"));
+        let as_of = u64::from_le_bytes(head[8..16].try_into().expect("eight bytes"));
+        let compacted = i64::from_le_bytes(head[16..].try_into().expect("eight bytes"));
         let from = Bytes::copy_from_slice(take_slice(&mut rest)?);
         let to = match head[1] {
             0 => None,
@@ -82,7 +88,7 @@ impl SliceHead {
         if to.as_ref().is_some_and(|to| *to <= from) {
             return Err(Malformed("slice ends before it begins"));
         }
-        Ok((SliceHead { keys, as_of, from, to }, rest))
+        Ok((SliceHead { keys, as_of, compacted, from, to }, rest))
     }
 
     /// Pages from here on must be read after the slice: records in them may not be in it.
@@ -186,9 +192,10 @@ fn put_key(out: &mut Vec<u8>, before: &[u8], key: &[u8], revisions: &Revisions) 
 impl Mvcc {
     /// What the index knows of the keys from `from` on, about `bytes_max` bytes of it and one key at least
     /// (a key goes in whole, however many records it has). Records that were not written to the store
-    /// yet are in too: keep a slice only once the store is durable up to its `as_of`.
+    /// yet are in too: a slice counts once a mark is durable behind its `as_of` and with its `compacted`;
+    /// any mark that is made after the slice is such a one.
     pub fn checkpoint_slice(&self, from: &[u8], bytes_max: usize) -> Slice {
-        let as_of = self.tail.next_word();
+        let (as_of, compacted) = (self.tail.next_word(), self.compaction_goal());
         let mut body = Vec::with_capacity(bytes_max.min(1 << 20) + 256);
         let (mut before, mut keys, mut next): (&[u8], u32, Option<&[u8]>) = (&[], 0, None);
         for (key, revisions) in self.index.entries(Span::From(from).bounds()) {
@@ -204,12 +211,13 @@ impl Mvcc {
         payload.extend_from_slice(&[LAYOUT, u8::from(next.is_some()), 0, 0]);
         payload.extend_from_slice(&keys.to_le_bytes());
         payload.extend_from_slice(&as_of.to_le_bytes());
+        payload.extend_from_slice(&compacted.to_le_bytes());
         for key in [Some(from), next].into_iter().flatten() {
             put_varint(&mut payload, key.len() as u64);
             payload.extend_from_slice(key);
         }
         payload.append(&mut body);
-        Slice { payload: payload.into(), next: next.map(Bytes::copy_from_slice), as_of }
+        Slice { payload: payload.into(), next: next.map(Bytes::copy_from_slice), as_of, compacted }
     }
 }
 
@@ -288,7 +296,7 @@ mod tests {
 
     fn head(from: &'static str, to: &'static str, as_of: u64) -> SliceHead {
         let to = (!to.is_empty()).then(|| Bytes::from(to));
-        SliceHead { keys: 0, as_of, from: from.into(), to }
+        SliceHead { keys: 0, as_of, compacted: -1, from: from.into(), to }
     }
 
     #[test]

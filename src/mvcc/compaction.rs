@@ -56,7 +56,7 @@ impl Mvcc {
     }
 
     /// How far physical compaction may go now.
-    fn compaction_goal(&self) -> i64 {
+    pub(super) fn compaction_goal(&self) -> i64 {
         let held = self.pins.first_key_value().map(|(compacted, _)| *compacted);
         held.map_or(self.compacted, |held| held.min(self.compacted))
     }
@@ -85,18 +85,29 @@ impl Mvcc {
     }
 
     /// The cleaner's question: whether a record that stands at `place` must be kept. True if the index
-    /// points to it. True too for a tombstone that nobody needs any more while an older record of
-    /// its key, dead as well, may lie in a page below: opening would bring that one back to life.
-    /// `oldest_dead` is the lowest number of a page that has fewer live records than its weight,
-    /// the pages that this copy replaces left out (all that is dead in them goes together);
-    /// `PageNumber(u64::MAX)` if there is none. Ask between [`Mvcc::freeze`] and its unpin only.
-    /// Bytes that are no record are kept: it is not the cleaner who judges them.
-    pub fn survives(&self, record: &Record<'_>, place: Place, oldest_dead: PageNumber) -> bool {
+    /// points to it. True too for a tombstone that nobody reads any more while an older record of its
+    /// key might come back to life without it when the store is opened:
+    /// - from a page below that holds dead records. `oldest_dead` is the lowest number of a page that
+    ///   has fewer live records than its weight, the pages that this copy replaces left out (all that
+    ///   is dead in them goes together); `PageNumber(u64::MAX)` if there is none.
+    /// - from a slice of the checkpoint that does not know of the tombstone. `oldest_slice` is the
+    ///   smallest `as_of` of the slices that may be loaded; `u64::MAX` if there is no checkpoint.
+    ///   For the same reason no page from that slice's `first_page` on may be dropped unread.
+    ///
+    /// Ask between [`Mvcc::freeze`] and its unpin only. Bytes that are no record are kept: it is not
+    /// the cleaner who judges them.
+    pub fn survives(
+        &self,
+        record: &Record<'_>,
+        place: Place,
+        oldest_dead: PageNumber,
+        oldest_slice: u64,
+    ) -> bool {
         let Ok(fields) = Fields::decode(record.key_value) else { return true };
         if self.index.holds(fields.key, record.main, place) {
             return true;
         }
-        let waits = record.tombstone && place.page() > oldest_dead;
+        let waits = record.tombstone && (place.page() > oldest_dead || place.word() >= oldest_slice);
         if waits {
             crate::reached!("cleaner kept a dead tombstone");
         }

@@ -40,6 +40,9 @@ impl Mvcc {
     pub fn load_slice(&mut self, payload: &[u8]) -> Result<(), String> {
         assert_eq!(self.last, (0, 0), "slices come before record pages");
         let (head, rest) = SliceHead::of(payload).map_err(|error| error.to_string())?;
+        if head.compacted > self.compacted {
+            return Err(format!("slice is compacted at {}, the mark at {}", head.compacted, self.compacted));
+        }
         let loading = self.loading.get_or_insert_default();
         loading.take(&head).map_err(|error| error.to_string())?;
         let upper = head.to.as_ref().map_or(Bound::Unbounded, |to| Bound::Excluded(&to[..]));

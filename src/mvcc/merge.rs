@@ -11,7 +11,10 @@
 //! | | | the records, as in layout 1, without gaps, to the end of the payload |
 //!
 //! Entries ascend, so that a place is found by halving. A merged page can be
-//! merged again: nothing in it depends on how often its records moved.
+//! merged again: nothing in it depends on how often its records moved. What
+//! survives of one page stays in one page, even where the table beside it makes
+//! the payload larger than a full page; a page that survives whole is better
+//! copied as it is.
 
 use super::{
     page::{HEAD_BYTES, Head, LAYOUT_MERGED, PAGE_BYTES, Place, RECORD_HEAD_BYTES, put_record_head, word},
@@ -123,39 +126,46 @@ impl Merge {
         self.last.is_none()
     }
 
-    /// Whether a record still goes in; an empty page takes any.
-    pub fn has_room(&self, place: Place, record: &Record<'_>) -> bool {
-        let bytes = TABLE_START
-            + self.table.len()
-            + ENTRY_BYTES
-            + self.records.len()
-            + RECORD_HEAD_BYTES
-            + record.key_value.len();
-        let delta = place.page().0.wrapping_sub(self.number.0);
-        self.is_empty() || (bytes <= PAGE_BYTES && delta <= u64::from(u16::MAX))
+    /// Whether all that survives of one more page (itself as written or merged) still goes in. It stays
+    /// together, so that no two merged pages stand for one page number; an empty page takes any.
+    pub fn has_room(&self, survivors: &[(Place, Record<'_>)]) -> bool {
+        let Some((last, _)) = survivors.last() else { return true };
+        let each =
+            |(_, record): &(Place, Record<'_>)| ENTRY_BYTES + RECORD_HEAD_BYTES + record.key_value.len();
+        let bytes = TABLE_START + self.table.len() + self.records.len();
+        let more: usize = survivors.iter().map(each).sum();
+        let delta = last.page().0.wrapping_sub(self.number.0);
+        self.is_empty() || (bytes + more <= PAGE_BYTES && delta <= u64::from(u16::MAX))
     }
 
-    /// Whether all of these go in, which follow each other.
-    pub fn takes(&self, group: &[(Place, Record<'_>)]) -> bool {
-        let bytes: usize =
-            group.iter().map(|(_, record)| ENTRY_BYTES + RECORD_HEAD_BYTES + record.key_value.len()).sum();
-        let (Some((first, _)), Some((last, _))) = (group.first(), group.last()) else { return true };
-        let number = if self.is_empty() { first.page() } else { self.number };
-        let fits = TABLE_START + self.table.len() + self.records.len() + bytes <= PAGE_BYTES;
-        (fits || self.is_empty() && group.len() == 1) && last.page().0 - number.0 <= u64::from(u16::MAX)
+    /// Whether survivors of one page fill no more than a page: with many small ones the table may take
+    /// more than what was dropped gave.
+    pub fn fits(survivors: &[(Place, Record<'_>)]) -> bool {
+        let each =
+            |(_, record): &(Place, Record<'_>)| ENTRY_BYTES + RECORD_HEAD_BYTES + record.key_value.len();
+        survivors.len() == 1 || TABLE_START + survivors.iter().map(each).sum::<usize>() <= PAGE_BYTES
     }
 
-    /// Adds a record, which must follow the last one.
-    pub fn push(&mut self, place: Place, record: &Record<'_>) {
+    /// Adds all that survives of a page; it follows what is there.
+    pub fn push(&mut self, survivors: &[(Place, Record<'_>)]) {
+        assert!(self.has_room(survivors), "the page is finished before it overflows");
+        if let (Some((last, ..)), Some((first, _))) = (&self.last, survivors.first()) {
+            assert!(last.page() < first.page(), "a page's survivors stay together");
+        }
+        for (place, record) in survivors {
+            self.push_one(*place, record);
+        }
+    }
+
+    fn push_one(&mut self, place: Place, record: &Record<'_>) {
         assert_eq!(place.tombstone(), record.tombstone, "a place says what stands there");
         match self.last {
             None => (self.number, self.first) = (place.page(), record.main),
             Some((last, main, sub)) => {
                 assert!(last < place && (main, sub) < (record.main, record.sub), "records ascend");
-                assert!(self.has_room(place, record), "the page is finished before it overflows");
             }
         }
-        let delta = u16::try_from(place.page().0 - self.number.0).expect("checked by has_room");
+        let delta = u16::try_from(place.page().0 - self.number.0).expect("a page spans less than 2^16");
         let offset = u16::try_from(place.offset()).expect("a place's offset has 16 bits");
         let stands = u16::try_from(self.records.len()).expect("a record begins within a page");
         self.table.extend([delta, offset, stands].into_iter().flat_map(u16::to_le_bytes));
@@ -179,7 +189,7 @@ impl Merge {
         payload.append(&mut self.table);
         payload.append(&mut self.records);
         Head { records: weight, first: self.first, last: last_main }.write(LAYOUT_MERGED, &mut payload);
-        let span = u16::try_from(last.page().0 - self.number.0).expect("checked by has_room");
+        let span = u16::try_from(last.page().0 - self.number.0).expect("a page spans less than 2^16");
         MergedPage { number: self.number, span, first: self.first, weight, payload: payload.into() }
     }
 }
@@ -196,14 +206,22 @@ mod tests {
         Record { main, sub: 0, tombstone, key_value }
     }
 
+    fn push(merge: &mut Merge, page: u64, records: &[(usize, u64, bool, &[u8])]) {
+        let survivors: Vec<_> = records
+            .iter()
+            .map(|(offset, main, tombstone, bytes)| {
+                let place = Place::new(PageNumber(page), *offset, *tombstone);
+                (place, record(*main, *tombstone, bytes))
+            })
+            .collect();
+        merge.push(&survivors);
+    }
+
     fn sample() -> MergedPage {
         let mut merge = Merge::new();
-        for (page, offset, main, tombstone, bytes) in
-            [(5, 24, 9, false, &b"one"[..]), (5, 300, 10, true, b"two"), (9, 24, 12, false, b"three")]
-        {
-            let record = record(main, tombstone, bytes);
-            merge.push(Place::new(PageNumber(page), offset, tombstone), &record);
-        }
+        push(&mut merge, 5, &[(24, 9, false, b"one"), (300, 10, true, b"two")]);
+        push(&mut merge, 7, &[]);
+        push(&mut merge, 9, &[(24, 12, false, b"three")]);
         merge.finish()
     }
 
@@ -219,15 +237,15 @@ mod tests {
         }
         // Merged again, on its own, it is the same page.
         let mut again = Merge::new();
-        read.iter().for_each(|(place, record)| again.push(*place, record));
+        again.push(&read);
         assert_eq!(again.finish(), page);
     }
 
     #[test]
     fn the_layout_is_byte_for_byte_what_the_head_of_this_file_says() {
         let mut merge = Merge::new();
-        merge.push(Place::new(PageNumber(0x0102), 26, true), &record(3, true, b"k"));
-        merge.push(Place::new(PageNumber(0x0104), 24, false), &record(4, false, b""));
+        push(&mut merge, 0x0102, &[(26, 3, true, b"k")]);
+        push(&mut merge, 0x0104, &[(24, 4, false, b"")]);
         let expected = [
             &[2, 0, 0, 0, 2, 0, 0, 0][..],
             &[3, 0, 0, 0, 0, 0, 0, 0],
@@ -246,11 +264,24 @@ mod tests {
         let large = vec![7; PAGE_BYTES];
         let mut merge = Merge::new();
         let at = |page: u64| Place::new(PageNumber(page), 24, false);
-        assert!(merge.has_room(at(1), &record(2, false, &large)));
-        merge.push(at(1), &record(2, false, b"small"));
-        assert!(!merge.has_room(at(2), &record(3, false, &large)));
-        assert!(merge.has_room(at(1 + 0xffff), &record(3, false, b"")));
-        assert!(!merge.has_room(at(2 + 0xffff), &record(3, false, b"")));
+        assert!(merge.has_room(&[(at(1), record(2, false, &large))]));
+        push(&mut merge, 1, &[(24, 2, false, b"small")]);
+        assert!(!merge.has_room(&[(at(2), record(3, false, &large))]));
+        assert!(merge.has_room(&[(at(1 + 0xffff), record(3, false, b""))]));
+        assert!(!merge.has_room(&[(at(2 + 0xffff), record(3, false, b""))]));
+        assert!(merge.has_room(&[]));
+    }
+
+    #[test]
+    fn a_full_page_of_small_records_goes_in_whole() {
+        let mut merge = Merge::new();
+        let many: Vec<_> =
+            (0..550).map(|number| (24 + 29 * number, 2 + number as u64, true, &b"12345678"[..])).collect();
+        push(&mut merge, 1, &many);
+        let page = merge.finish();
+        assert_eq!(page.weight, 550);
+        let last = records(page.number, &page.payload).last().unwrap().unwrap();
+        assert_eq!((last.0, last.1.main), (Place::new(PageNumber(1), 24 + 29 * 549, true), 551));
     }
 
     #[test]

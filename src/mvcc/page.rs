@@ -23,8 +23,8 @@
 //!
 //! What the cleaner leaves of a run of pages is a merged page, layout 2
 //! (`merge.rs`). Records ascend by (main, sub) inside a page, and pages by
-//! their numbers. A payload is at most [`PAGE_BYTES`] long unless it holds one
-//! record alone.
+//! their numbers. A payload of layout 1 is at most [`PAGE_BYTES`] long unless it
+//! holds one record alone.
 //!
 //! **Promises**: a record's [`Place`] is where it was first written, for ever;
 //! places are in the order of (main, sub).

@@ -54,12 +54,13 @@ impl Shelf {
         let (number, (span, payload)) = self.pages.range(..=page).next_back()?;
         (page.0 <= number.0 + u64::from(*span)).then_some(payload)
     }
+}
 
-    fn next_number(&self) -> PageNumber {
-        let last = self.pages.last_key_value();
-        // Page numbers jump over the mark.
-        PageNumber(last.map_or(0, |(number, (span, _))| number.0 + u64::from(*span)) + 2)
-    }
+/// What the last commit's mark says, and the number of the page behind it.
+#[derive(Clone, Copy)]
+struct Durable {
+    view: View,
+    next: PageNumber,
 }
 
 /// A store in miniature: the state and the pages it has handed out.
@@ -67,10 +68,22 @@ impl Shelf {
 struct Store {
     mvcc: Mvcc,
     shelf: Shelf,
-    /// What the last commit's mark says.
-    durable: Option<View>,
+    durable: Option<Durable>,
     /// Of the checkpoint, oldest first; the last one says where to go on.
     slices: Vec<Slice>,
+}
+
+/// All that an index holds: keys with their records, and how many records each page has.
+type Picture = (Vec<(Vec<u8>, (u64, u64), Vec<index::Version>)>, Vec<(PageNumber, u32)>);
+
+fn picture(mvcc: &Mvcc) -> Picture {
+    let all = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
+    let keys = mvcc
+        .index
+        .entries(all)
+        .map(|(key, revisions)| (key.to_vec(), revisions.first(), revisions.records().to_vec()));
+    let pages = mvcc.live_pages(PageNumber(0), usize::MAX);
+    (keys.collect(), pages.into_iter().map(|page| (page, mvcc.live_records(page..=page))).collect())
 }
 
 impl Store {
@@ -117,24 +130,39 @@ impl Store {
     fn commit(&mut self) {
         self.mvcc.seal();
         let taken = self.mvcc.take_sealed();
+        let last = taken.last().map(|(number, _)| *number);
         self.shelf.pages.extend(taken.into_iter().map(|(number, payload)| (number, (0, payload))));
-        let (revision, compacted) = (self.mvcc.revision(), self.mvcc.compacted());
-        self.durable = Some(View { revision, compacted });
-        self.mvcc.set_next_page(self.shelf.next_number().max(PageNumber(self.mvcc.tail.next_word() >> 17)));
+        let before = self.durable.map_or(PageNumber(1), |durable| durable.next);
+        // Page numbers jump over the mark.
+        let next = PageNumber(last.map_or(before.0, |last| last.0 + 1) + 1);
+        self.mvcc.set_next_page(next);
+        self.durable = Some(Durable { view: self.mvcc.view(), next });
     }
 
-    /// A new life from what a commit left, without the checkpoint.
+    /// A new life from what a commit left, without the checkpoint and with it: the same.
     fn reopen(&mut self) {
         self.commit();
+        self.crash();
+    }
+
+    /// The same without a commit: what was not committed is lost.
+    fn crash(&mut self) {
         self.mvcc = self.opened(&[]);
+        let (end, compacted) =
+            self.durable.map_or((0, -1), |durable| (durable.next.0 << 17, durable.view.compacted));
+        self.slices.retain(|slice| slice.as_of <= end && slice.compacted <= compacted);
+        let with_checkpoint = self.opened(&self.slices);
+        assert_eq!(picture(&with_checkpoint), picture(&self.mvcc));
+        if self.slices.len() % 2 == 1 {
+            self.mvcc = with_checkpoint;
+        }
     }
 
     /// What opening gives: from the last commit's mark, these slices, and pages.
     fn opened(&self, slices: &[Slice]) -> Mvcc {
         let mut mvcc = Mvcc::default();
-        if let Some(View { revision, compacted }) = self.durable {
-            mvcc.load_mark(revision, compacted).unwrap();
-        }
+        let Some(Durable { view, next }) = self.durable else { return mvcc };
+        mvcc.load_mark(view.revision, view.compacted).unwrap();
         for slice in slices {
             mvcc.load_slice(&slice.payload).unwrap();
         }
@@ -144,23 +172,36 @@ impl Store {
                 mvcc.load_page(*page, payload).unwrap();
             }
         }
-        mvcc.set_next_page(self.shelf.next_number());
+        mvcc.set_next_page(next);
         mvcc
+    }
+
+    /// Writes the next slice of the checkpoint; the ring holds some more than it needs.
+    fn checkpoint(&mut self, bytes_max: usize) {
+        let from = self.slices.last().and_then(|slice| slice.next.clone()).unwrap_or_default();
+        self.slices.push(self.mvcc.checkpoint_slice(&from, bytes_max));
+        if self.slices.len() > 12 {
+            self.slices.remove(0);
+        }
     }
 
     /// What a member does that gives space back at once.
     fn reclaim(&mut self) {
         self.commit();
         while !self.mvcc.compact_step(1) {}
-        let oldest = self.mvcc.oldest_live_page();
+        let oldest = self.mvcc.oldest_live_page().min(PageNumber(self.oldest_slice() >> 17));
         self.shelf.pages.retain(|page, (span, _)| page.0 + u64::from(*span) >= oldest.0);
+    }
+
+    fn oldest_slice(&self) -> u64 {
+        self.slices.iter().map(|slice| slice.as_of).min().unwrap_or(u64::MAX)
     }
 
     /// Cleans the pages at these positions of the shelf, as the cleaner would: what survives goes
     /// into merged pages, all at once.
     fn clean(&mut self, positions: std::ops::Range<usize>) {
         let Some(frozen) = self.mvcc.freeze() else { return };
-        if self.durable.is_some_and(|durable| durable.compacted >= frozen) {
+        if self.durable.is_some_and(|durable| durable.view.compacted >= frozen) {
             let victim = |at: &usize| positions.contains(at);
             let pages = || self.shelf.pages.iter().enumerate();
             let dead = |number: &PageNumber, (span, payload): &(u16, Bytes)| {
@@ -170,21 +211,21 @@ impl Store {
             let mut others = pages().filter(|(at, _)| !victim(at)).map(|(_, page)| page);
             let oldest_dead = others.find(|(number, page)| dead(number, page)).map(|(number, _)| *number);
             let oldest_dead = oldest_dead.unwrap_or(PageNumber(u64::MAX));
+            let oldest_slice = self.oldest_slice();
             let victims: Vec<_> = pages()
                 .filter(|(at, _)| victim(at))
                 .map(|(_, (number, (_, page)))| (*number, page.clone()))
                 .collect();
             let (mut merge, mut merged) = (Merge::new(), Vec::new());
             for (number, payload) in &victims {
-                for (place, record) in records(*number, payload).map(Result::unwrap) {
-                    if !self.mvcc.survives(&record, place, oldest_dead) {
-                        continue;
-                    }
-                    if !merge.has_room(place, &record) {
-                        merged.push(std::mem::take(&mut merge).finish());
-                    }
-                    merge.push(place, &record);
+                let survivors: Vec<_> = records(*number, payload)
+                    .map(Result::unwrap)
+                    .filter(|(place, record)| self.mvcc.survives(record, *place, oldest_dead, oldest_slice))
+                    .collect();
+                if !merge.has_room(&survivors) {
+                    merged.push(std::mem::take(&mut merge).finish());
                 }
+                merge.push(&survivors);
             }
             if !merge.is_empty() {
                 merged.push(merge.finish());
@@ -197,11 +238,11 @@ impl Store {
     }
 
     /// A window of history of committed records, on the way asked for.
-    fn history(&self, window: (i64, i64), key: &str, end: &str, by_index: bool) -> Vec<Change> {
+    fn history(&self, window: (i64, i64), key: &[u8], end: &[u8], by_index: bool) -> Vec<Change> {
         let cost = if by_index { 1 << 20 } else { 0 };
         let cost = ScanCost { pages: cost, records: cost };
         let view = self.mvcc.view();
-        let mut plan = self.mvcc.history_plan(view, key.as_bytes(), end.as_bytes(), window, cost).unwrap();
+        let mut plan = self.mvcc.history_plan(view, key, end, window, cost).unwrap();
         while !plan.step(&self.mvcc, 1) {}
         let (mut history, mut changes) = (plan.finish(), Vec::new());
         if history.wants_pages() {
@@ -223,6 +264,28 @@ impl Store {
         }
         self.shelf.fetched.borrow_mut().clear();
         changes
+    }
+
+    /// A range of a view, slice by slice; its count too.
+    fn slices(&mut self, view: View, request: &pb::RangeRequest, at: i64, limit: usize) -> Vec<KeyValue> {
+        let end = request.range_end.clone();
+        let (mut next, mut kvs) = (Some(request.key.clone()), Vec::new());
+        while let Some(from) = next {
+            let slice = self
+                .until_there(|mvcc, shelf| mvcc.range_slice(view, &from, &end, at, limit, false, shelf))
+                .unwrap();
+            assert!(slice.kvs.len() <= limit);
+            kvs.extend(slice.kvs);
+            next = slice.next;
+        }
+        let (mut next, mut count) = (Some(request.key.clone()), 0);
+        while let Some(from) = next {
+            let (part, then) = self.mvcc.count_slice(view, &from, &end, at, limit).unwrap();
+            count += part;
+            next = then;
+        }
+        assert_eq!(count, kvs.len() as u64);
+        kvs
     }
 
     fn hash(&mut self, revision: i64) -> Result<(u32, i64), Error> {

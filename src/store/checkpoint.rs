@@ -30,18 +30,17 @@ const SLICE: u8 = 8;
 const FIRST: u8 = 1;
 const LAST: u8 = 2;
 
+/// Places begin with the page's number, above so many bits.
+const PAGE_SHIFT: u32 = 17;
 /// Bytes of a slice, about: what is made under one hold of the state's lock.
 const SLICE_BYTES: usize = 60 << 10;
-/// Above every page.
-const NEVER: PageNumber = PageNumber(u64::MAX);
-
 /// A slice that was written.
 struct Standing {
     page: PageNumber,
     /// The key before which it ends.
     to: Option<Bytes>,
-    /// Records from this page of the store on may not be in it.
-    first_page: PageNumber,
+    /// Records whose places are not below this may not be in it.
+    as_of: u64,
 }
 
 pub struct Checkpoint {
@@ -149,14 +148,14 @@ impl Checkpoint {
             }
             cover.add(&head);
             self.cursor = head.to.clone().unwrap_or_default();
-            self.ring.push_back(Standing { page: page.number, to: head.to, first_page });
+            self.ring.push_back(Standing { page: page.number, to: head.to, as_of: head.as_of });
             task::yield_now().await;
         }
         if !cover.is_whole() {
             return Err("it does not cover every key yet".into());
         }
         crate::reached!("index loaded from its checkpoint");
-        Ok(Some(self.covered_from()))
+        Ok(Some(PageNumber(self.oldest_slice() >> PAGE_SHIFT)))
     }
 
     /// Drops everything; what comes belongs to `lineage`.
@@ -185,10 +184,10 @@ impl Checkpoint {
         }
     }
 
-    /// Deletions in this page and above may be missing in a slice that still shows what they deleted.
-    pub fn covered_from(&self) -> PageNumber {
-        let first_pages = self.ring.iter().chain(&self.waiting).map(|slice| slice.first_page);
-        first_pages.min().unwrap_or(NEVER)
+    /// The smallest `as_of` of the slices that count: one of them may still show what a later record
+    /// deleted. `u64::MAX` = there is none.
+    pub fn oldest_slice(&self) -> u64 {
+        self.ring.iter().chain(&self.waiting).map(|slice| slice.as_of).min().unwrap_or(u64::MAX)
     }
 
     /// Rounds finished since the open.
@@ -306,15 +305,17 @@ impl Checkpoint {
             task::yield_now().await;
         }
         let as_of = slices.last().map_or(0, |slice| slice.as_of);
+        let compacted = slices.iter().map(|slice| slice.compacted).max().unwrap_or(-1);
         let mut commits = shared.commits.subscribe();
         loop {
             if !Arc::ptr_eq(&shared.ground(), &ground) {
                 crate::reached!("slices of a store that was replaced");
                 return false;
             }
-            // Everything below the page behind the mark is durable.
-            let durable = shared.committed().map_or(0, |committed| (committed.mark_page.0 + 1) << 17);
-            if as_of <= durable {
+            // Everything below the page behind a durable mark is durable too.
+            if shared.committed().is_some_and(|committed| {
+                as_of <= (committed.mark_page.0 + 1) << PAGE_SHIFT && compacted <= committed.compacted
+            }) {
                 break;
             }
             if commits.changed().await.is_err() {
@@ -335,14 +336,14 @@ impl Checkpoint {
                 kind |= LAST;
             }
             let keys = SliceHead::of(&slice.payload).map_or(0, |(head, _)| head.keys);
-            let first_page = slice.first_page();
+            let as_of = slice.as_of;
             shared.tally.checkpoint_bytes.fetch_add(slice.payload.len() as u64, Ordering::Relaxed);
             let page = file.append(kind, Label { first: self.lineage, weight: keys }, slice.payload);
             if first {
                 self.round = page;
             }
             self.cursor = slice.next.clone().unwrap_or_default();
-            self.waiting.push_back(Standing { page, to: slice.next, first_page });
+            self.waiting.push_back(Standing { page, to: slice.next, as_of });
         }
         true
     }
@@ -458,7 +459,7 @@ mod tests {
             let mut cover = Cover::default();
             for (from, to) in ranges {
                 let to = (!to.is_empty()).then(|| Bytes::from(*to));
-                cover.add(&SliceHead { keys: 0, as_of: 0, from: Bytes::from(*from), to });
+                cover.add(&SliceHead { keys: 0, as_of: 0, compacted: -1, from: Bytes::from(*from), to });
             }
             assert_eq!(cover.is_whole(), whole, "{ranges:?}");
         };

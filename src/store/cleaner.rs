@@ -14,7 +14,7 @@ use super::shared::Shared;
 use super::writer::Chore;
 use super::{Error, Store, kind};
 use crate::env::{Moment, task};
-use crate::mvcc::{Merge, Place, Record, records};
+use crate::mvcc::{Merge, PAGE_BYTES, Place, Record, records};
 use crate::pagefile::{self, CommitNumber, Copy, Label, Page, PageNumber};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -35,6 +35,8 @@ const GAIN_PERCENT: u64 = 5;
 const FRAMING_PART: u64 = 32;
 /// This many small segments in a row are merged, dead bytes or not.
 const SMALL_RUN: usize = 8;
+/// Places begin with the page's number, above so many bits.
+const PAGE_SHIFT: u32 = 17;
 /// Full cleanings that wait for each other.
 pub const REQUESTS_MAX: usize = 16;
 
@@ -195,8 +197,8 @@ impl Cleaner {
     /// Copies runs until at most `percent` of all bytes are dead, or nothing more can be gained.
     async fn clean(&mut self, mut census: Census, percent: u8) -> Result<(), Stopped> {
         while census.is_above(percent) {
-            let covered = self.checkpoint.lock().await.covered_from();
-            let Some(run) = self.choose(&census, covered) else { break };
+            let oldest_slice = self.checkpoint.lock().await.oldest_slice();
+            let Some(run) = self.choose(&census, oldest_slice) else { break };
             if self.copy(&census, run).await?.is_none() {
                 // The store was replaced: what is there now is another matter.
                 break;
@@ -206,15 +208,15 @@ impl Cleaner {
         Ok(())
     }
 
-    /// Bytes that copying a segment would give back. `covered`: the checkpoint holds up deletions'
-    /// records from this page on.
-    fn gain(&self, census: &Census, holding: &Holding, covered: PageNumber) -> u64 {
+    /// Bytes that copying a segment would give back.
+    fn gain(&self, census: &Census, holding: &Holding, oldest_slice: u64) -> u64 {
         if !holding.sealed {
             return 0;
         }
         let gain = match self.rests.get(&holding.first) {
             Some(rest) => {
-                let freed = !census.is_dead_below(holding.first) && holding.end <= covered;
+                let freed =
+                    !census.is_dead_below(holding.first) && holding.end.0 << PAGE_SHIFT <= oldest_slice;
                 let rest = if freed { rest.dead - rest.deletions } else { rest.dead };
                 holding.dead().saturating_sub(rest)
             }
@@ -224,9 +226,9 @@ impl Cleaner {
     }
 
     /// The segment with the largest share to gain, and neighbours that go into the same copy.
-    fn choose(&self, census: &Census, covered: PageNumber) -> Option<Run> {
+    fn choose(&self, census: &Census, oldest_slice: u64) -> Option<Run> {
         let holdings = &census.holdings;
-        let gain = |at: usize| self.gain(census, &holdings[at], covered);
+        let gain = |at: usize| self.gain(census, &holdings[at], oldest_slice);
         let share = |at: usize| u128::from(gain(at)) * 1000 / u128::from(holdings[at].written.max(1));
         let best =
             (0..holdings.len()).filter(|at| gain(*at) > 0).max_by_key(|at| (share(*at), usize::MAX - at))?;
@@ -270,15 +272,11 @@ impl Cleaner {
             return Ok(None);
         };
         let live: u64 = fresh.holdings[at..at + victims.len()].iter().map(|holding| holding.live).sum();
-        let covered = self.checkpoint.lock().await.covered_from();
         let keep = Keep {
             // A dead record below the run keeps deletions above it; inside the
             // run none is left, and everything goes in one step.
-            oldest_dead: fresh
-                .oldest_dead
-                .filter(|dead| *dead < first)
-                .unwrap_or(NEVER)
-                .min(PageNumber(covered.0.saturating_sub(1))),
+            oldest_dead: fresh.oldest_dead.filter(|dead| *dead < first).unwrap_or(NEVER),
+            oldest_slice: self.checkpoint.lock().await.oldest_slice(),
             mark: shared.committed().map_or(PageNumber(0), |committed| committed.mark_page),
             buckets: shared.committed().map(|committed| committed.buckets).unwrap_or_default(),
         };
@@ -341,6 +339,7 @@ fn small_run(census: &Census, size: u64) -> Option<Run> {
 /// What survives beside live records.
 struct Keep {
     oldest_dead: PageNumber,
+    oldest_slice: u64,
     mark: PageNumber,
     buckets: Vec<PageNumber>,
 }
@@ -415,7 +414,7 @@ impl Copying<'_> {
         let survivors: Vec<(Place, Record<'_>)> = {
             let state = self.shared.state();
             let survives = |(place, record): &&(Place, Record<'_>)| {
-                state.mvcc().survives(record, *place, self.keep.oldest_dead)
+                state.mvcc().survives(record, *place, self.keep.oldest_dead, self.keep.oldest_slice)
             };
             let survivors: Vec<_> = all.iter().filter(survives).copied().collect();
             let live =
@@ -427,24 +426,18 @@ impl Copying<'_> {
             }
             survivors
         };
-        let whole = survivors.len() == all.len();
-        if whole && self.merge.is_empty() && page.payload.len() >= crate::mvcc::PAGE_BYTES * 3 / 4 {
+        if survivors.is_empty() {
+            return Ok(());
+        }
+        if !self.merge.has_room(&survivors) {
+            self.flush().await?;
+        }
+        let well_filled = survivors.len() == all.len() && page.payload.len() >= PAGE_BYTES * 3 / 4;
+        if page.span == 0 && self.merge.is_empty() && (well_filled || !Merge::fits(&survivors)) {
             return self.as_it_is(page.clone()).await;
         }
         self.last = Some(page.commit);
-        // Records of one page number stay together: numbers of pages do not overlap.
-        for group in survivors.chunk_by(|one, next| one.0.page() == next.0.page()) {
-            if !self.merge.takes(group) {
-                self.flush().await?;
-            }
-            if !self.merge.takes(group) {
-                assert!(page.span == 0, "what was merged once can be merged again");
-                return self.as_it_is(page.clone()).await;
-            }
-            for (place, record) in group {
-                self.merge.push(*place, record);
-            }
-        }
+        self.merge.push(&survivors);
         Ok(())
     }
 

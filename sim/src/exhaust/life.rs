@@ -165,7 +165,7 @@ async fn try_live(script: &Script, progress: &Shared, life: usize) -> Result<(),
             }
             Step::MarkSynced => applier.mark_synced().await?,
             Step::Compacted => store.wait_compacted(store.revisions().1).await,
-            Step::Defragment => store.defragment().await.map_err(|error| Fault::Disk(error.to_string()))?,
+            Step::Defragment => store.defragment().await,
             Step::Rest(ms) => pass(Duration::from_millis(*ms)).await,
         }
     }

@@ -39,8 +39,8 @@ fn compaction_moves_forward_only() {
 /// Keys, mains and kinds of the records that a finished compaction leaves; read on either way.
 fn history(store: &mut Store) -> String {
     store.commit();
-    let by_index = store.history((0, 0), "\0", "\0", true);
-    assert_eq!(store.history((0, 0), "\0", "\0", false), by_index);
+    let by_index = store.history((0, 0), b"\0", b"\0", true);
+    assert_eq!(store.history((0, 0), b"\0", b"\0", false), by_index);
     let shown = by_index.iter().map(|change| {
         let key = Fields::decode(&change.key_value).unwrap().key;
         let mark = if change.tombstone { "t" } else { "" };

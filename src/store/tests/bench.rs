@@ -98,10 +98,6 @@ impl Bench {
         Ok(())
     }
 
-    pub async fn put(&mut self, key: &str, value: &str) {
-        self.apply(&Op::Put(key.into(), value.into())).await.unwrap();
-    }
-
     /// Carries out every compaction that was applied and committed.
     pub async fn compact(&mut self) {
         while let Ok(compaction) = self.compactions.try_recv() {

@@ -28,7 +28,7 @@ async fn what_was_committed_is_there_again_with_the_checkpoint_and_without() {
     bench.check(&model, "before anything physical").await;
     bench.compact().await;
     bench.check(&model, "compacted").await;
-    while bench.checkpoint.lock().await.covered_from().0 == u64::MAX || bench.rounds().await < 2 {
+    while bench.rounds().await < 2 {
         assert!(bench.write_checkpoint().await.unwrap());
     }
     let index = bench.index();
@@ -39,7 +39,7 @@ async fn what_was_committed_is_there_again_with_the_checkpoint_and_without() {
         }
         let bench = Bench::open(&disk).await.unwrap();
         bench.check(&model, "opened again").await;
-        assert_eq!(&bench.index()[16..], &index[16..], "the same index");
+        assert_eq!(&bench.index()[24..], &index[24..], "the same index");
         assert_eq!(bench.position.index, ops.len() as u64);
     }
 }
@@ -62,7 +62,7 @@ async fn cleaning_gives_space_back_and_changes_nothing() {
     let index = bench.index();
     let again = Bench::open(&disk.killed()).await.unwrap();
     again.check(&model, "opened after cleaning").await;
-    assert_eq!(&again.index()[16..], &index[16..]);
+    assert_eq!(&again.index()[24..], &index[24..]);
     drop(again);
     // All of it goes.
     ops.push(Op::Delete("\0".into(), "\0".into()));
