@@ -26,7 +26,7 @@ use crate::history::{Certainty, Evidence, History, Op};
 /// A promise that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// `LIN`, `DUR`, `REV`, `HASH`, `HISTORY`, `QUOTA`, `RETAIN`, `SIZE`, `SESSION`, `ELECTION`, `LOG`,
+    /// `LIN`, `DUR`, `REV`, `HASH`, `HISTORY`, `CORRUPT`, `QUOTA`, `RETAIN`, `SIZE`, `SESSION`, `ELECTION`, `LOG`,
     /// `LIVE`, `BOUND` or `EVIDENCE`
     /// (the run left too little to judge by).
     pub guarantee: &'static str,

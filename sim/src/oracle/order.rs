@@ -12,7 +12,7 @@ use crate::model::{Model, Moment, Refusal, Reply};
 use prost::Message;
 use quorate::env::trace::Probe;
 use quorate_proto::{
-    etcdserverpb::{AlarmRequest, InternalRaftRequest},
+    etcdserverpb::{AlarmRequest, AlarmType, InternalRaftRequest, alarm_request::AlarmAction},
     raftpb::ConfChange,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,6 +73,7 @@ impl Order {
             let (request_id, call) = match decode(entry, violations) {
                 Some(Entry::Call(request_id, call)) => (request_id, call),
                 Some(Entry::Alarm(request)) => {
+                    violations.extend(corrupt(*index, &request));
                     model.alarm(&request);
                     continue;
                 }
@@ -292,6 +293,19 @@ fn entries<'a>(evidence: &'a Evidence, violations: &mut Vec<Violation>) -> BTree
         }
     }
     entries
+}
+
+/// Members that compare themselves must find themselves alike.
+fn corrupt(index: u64, request: &AlarmRequest) -> Option<Violation> {
+    let raised = request.action == AlarmAction::Activate as i32;
+    (raised && request.alarm == AlarmType::Corrupt as i32).then(|| Violation {
+        guarantee: "CORRUPT",
+        sentence: format!(
+            "at index {index} members disagree, and {:x} is said to be wrong",
+            request.member_id
+        ),
+        op: None,
+    })
 }
 
 /// A compaction that a member came to by itself must leave what was to be retained.

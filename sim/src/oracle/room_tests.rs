@@ -102,8 +102,6 @@ fn nothing_grows_while_the_alarm_is_on() {
     let read = story.ask(1, get("d"));
     story.alarm(AlarmType::Nospace, false);
     story.ask(1, put("d", "6"));
-    story.alarm(AlarmType::Corrupt, true);
-    story.ask(1, delete("d"));
     let (mut history, evidence) = story.finish();
     assert_eq!(judge(&history, &evidence), [], "{history}");
     let op = |history: &History, id: u64| history.ops.iter().position(|op| op.id == id).unwrap();
@@ -113,6 +111,15 @@ fn nothing_grows_while_the_alarm_is_on() {
     let place = op(&history, put_in_vain);
     history.ops[place].outcome = answered;
     assert!(guarantees(&history, &evidence).contains(&"LIN"));
+}
+
+#[test]
+fn members_that_say_that_they_disagree_are_believed() {
+    let mut story = story();
+    story.alarm(AlarmType::Corrupt, true);
+    story.ask(1, delete("a"));
+    let (history, evidence) = story.finish();
+    assert_eq!(guarantees(&history, &evidence), ["CORRUPT"]);
 }
 
 #[test]

@@ -38,10 +38,11 @@ struct Checker {
 }
 
 impl World {
-    /// An operator makes room, if there may be none.
+    /// An operator makes room, if a quota may be used up.
     pub(super) async fn make_room(&mut self, ending: &mut Ending) {
         let head = &self.plan.head;
-        if head.sizes.quota_bytes == 0 && !head.kinds.iter().any(|kind| kind == "no-space") {
+        // A full disk needs nobody: it is over when space is back.
+        if head.sizes.quota_bytes == 0 {
             return;
         }
         let deadline = now_ns() + head.liveness_ms * MS;
