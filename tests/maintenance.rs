@@ -1,5 +1,5 @@
 //! Space on real processes: a quota that fills, is compacted, cleaned and lifted;
-//! cleaning under load; automatic compaction; members that are compared.
+//! cleaning under load; automatic compaction; members that are compared; rot.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 mod processes;
@@ -7,6 +7,9 @@ mod processes;
 use processes::{Cluster, PATIENCE, get, put};
 use quorate::client::Client;
 use quorate::proto::etcdserverpb::{self as pb, alarm_request::AlarmAction};
+use std::error::Error as _;
+use std::os::unix::{fs::FileExt, process::ExitStatusExt};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const NO_SPACE: &str = "etcdserver: mvcc: database space exceeded";
@@ -56,7 +59,8 @@ async fn a_full_quota_is_lifted_by_compacting_cleaning_and_disarming() {
     let status = client.status(&endpoint).await.unwrap();
     let member = status.header.unwrap().member_id;
     assert_eq!(status.db_size_quota, quota);
-    assert!(status.db_size <= quota, "{}", status.db_size);
+    // What was applied since the last commit counts with the next one.
+    assert!(status.db_size < quota + (4 << 20), "{}", status.db_size);
     assert_eq!(status.errors, [format!("memberID:{member} alarm:NOSPACE")]);
     assert_eq!(alarms(&client).await, [pb::AlarmMember { member_id: member, alarm: 1 }]);
     assert_eq!(http(&endpoint, "/health").await, "{\"health\":\"false\",\"reason\":\"ALARM NOSPACE\"}\n");
@@ -181,4 +185,82 @@ async fn members_that_agree_raise_no_alarm() {
     cluster.ready(1).await;
     assert!(cluster.log(1).contains("initial corruption checking passed; no corruption"));
     assert_eq!(alarms(&client).await, []);
+}
+
+/// Flips a bit of a page of the store of a member, somewhere in the middle of what was written; gives
+/// the file and the place.
+fn rot(cluster: &Cluster, member: usize) -> (PathBuf, u64) {
+    let store = cluster.root.join(format!("m{member}/member/store"));
+    let segment = std::fs::read_dir(&store)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|kind| kind == "seg"))
+        .find(|path| std::fs::read(path).unwrap().windows(8).any(|bytes| bytes == b"rotten-0"))
+        .expect("a segment holds what was put");
+    let bytes = std::fs::read(&segment).unwrap();
+    let at = bytes.windows(9).position(|bytes| bytes == b"rotten-50").unwrap() as u64;
+    flip(&segment, at);
+    (segment, at)
+}
+
+fn flip(path: &Path, at: u64) {
+    let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+    file.sync_all().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_whose_store_rots_leaves_and_says_so() {
+    let mut cluster = Cluster::with("rot", 3, &["--scrub-interval", "1s"]);
+    for member in 0..3 {
+        cluster.ready(member).await;
+    }
+    let all = cluster.connect(&[0, 1, 2]);
+    for number in 0..100 {
+        all.put(put(&format!("rotten-{number}"), &"v".repeat(5_000))).await.unwrap();
+    }
+    // The leader, so that leadership is handed over too.
+    let status = all.status(&cluster.client[0]).await.unwrap();
+    let mut victim = 0;
+    for member in 0..3 {
+        let own = all.status(&cluster.client[member]).await.unwrap().header.unwrap().member_id;
+        if own == status.leader {
+            victim = member;
+        }
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let (segment, at) = rot(&cluster, victim);
+    let address = cluster.client[victim].clone();
+    until("the scrubber", async || http(&address, "/health").await.contains("OUT OF SERVICE")).await;
+    let others: Vec<usize> = (0..3).filter(|member| *member != victim).collect();
+    let rest = cluster.connect(&others);
+    rest.put(put("after", "1")).await.unwrap();
+    assert_ne!(rest.status(&cluster.client[others[0]]).await.unwrap().leader, status.leader);
+
+    let alone = cluster.connect(&[victim]);
+    let serializable = pb::RangeRequest { serializable: true, ..get("after") };
+    let refused = alone.range(serializable).await.unwrap_err();
+    let said = refused.status.source().map_or(refused.status.to_string(), ToString::to_string);
+    assert!(said.contains("quorate: this member is out of service: rot in the store"), "{said}");
+    let name = segment.file_name().unwrap().to_str().unwrap().to_owned();
+    assert!(said.contains(&name) && said.contains("holds pages"), "{said}");
+    let metrics = http(&address, "/metrics").await;
+    assert!(metrics.contains("quorate_out_of_service{reason=\"rot in the store"), "{metrics}");
+    assert!(alarms(&rest).await.is_empty(), "CORRUPT is for members that disagree");
+
+    // It stays like that until it is told to stop, and does not come back while the page is bad.
+    assert_eq!(cluster.terminate(victim).signal(), Some(15));
+    cluster.start(victim);
+    assert_eq!(cluster.ended(victim).code(), Some(1));
+    let log = cluster.log(victim);
+    let last = log.lines().last().unwrap();
+    assert!(last.contains("there is rot in the store"), "{last}");
+    let reason = said.split_once("out of service: ").unwrap().1;
+    assert!(last.contains(reason), "{last}\nnot in the words of the first time: {reason}");
+    flip(&segment, at);
+    cluster.start(victim);
+    cluster.ready(victim).await;
+    assert_eq!(alone.range(get("after")).await.unwrap().kvs.len(), 1);
 }

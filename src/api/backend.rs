@@ -28,6 +28,11 @@ pub trait Backend: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), ProposeError>> + Send;
     fn status(&self) -> Status;
     fn range(&self, request: &RangeRequest) -> impl Future<Output = Result<RangeResponse, ReadError>> + Send;
+    /// As [`Backend::range`] in key order, without a count: a part that follows the first.
+    fn range_part(
+        &self,
+        request: &RangeRequest,
+    ) -> impl Future<Output = Result<RangeResponse, ReadError>> + Send;
     fn txn(&self, request: &TxnRequest) -> impl Future<Output = Result<TxnResponse, ReadError>> + Send;
     fn hash_kv(&self, revision: i64) -> impl Future<Output = Result<HashKvResponse, ReadError>> + Send;
     fn wait_compacted(&self, revision: i64) -> impl Future<Output = ()> + Send;
@@ -81,6 +86,13 @@ impl Backend for Replica {
 
     fn range(&self, request: &RangeRequest) -> impl Future<Output = Result<RangeResponse, ReadError>> + Send {
         self.store().range(request)
+    }
+
+    fn range_part(
+        &self,
+        request: &RangeRequest,
+    ) -> impl Future<Output = Result<RangeResponse, ReadError>> + Send {
+        self.store().part(request)
     }
 
     fn txn(&self, request: &TxnRequest) -> impl Future<Output = Result<TxnResponse, ReadError>> + Send {

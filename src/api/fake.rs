@@ -184,6 +184,11 @@ impl Backend for Fake {
         state.range_error.map_or_else(|| Ok(state.range(request)), |error| Err(error.into()))
     }
 
+    async fn range_part(&self, request: &pb::RangeRequest) -> Result<pb::RangeResponse, ReadError> {
+        let part = Backend::range(self, request).await?;
+        Ok(pb::RangeResponse { count: 0, ..part })
+    }
+
     async fn txn(&self, _: &pb::TxnRequest) -> Result<pb::TxnResponse, ReadError> {
         let state = self.state();
         Ok(pb::TxnResponse { header: state.header(), succeeded: true, responses: vec![] })

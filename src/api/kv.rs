@@ -184,7 +184,12 @@ impl<B: Backend> Parts<B> {
             return Ok(None);
         }
         self.request.limit = self.remaining.map_or(self.part_keys, |remaining| remaining.min(self.part_keys));
-        let mut part = self.api.backend.range(&self.request).await.map_err(errors::read)?;
+        // The count is the first part's, who sees the whole range.
+        let part = match self.begun {
+            None => self.api.backend.range(&self.request).await,
+            Some(_) => self.api.backend.range_part(&self.request).await,
+        };
+        let mut part = part.map_err(errors::read)?;
         let seen = part.header.take().map_or(0, |header| header.revision);
         let (revision, count) = *self.begun.get_or_insert((seen, part.count));
         if self.request.revision <= 0 {

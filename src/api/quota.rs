@@ -1,6 +1,7 @@
 //! The storage quota (semantics X1, X2), judged by the member that takes the request.
 //!
-//! What counts is the store's bytes on disk, without log and preallocation. A
+//! What counts is the store's bytes on disk, without log and preallocation (what
+//! was applied since the last commit counts with the next one). A
 //! request that would exceed the quota waits while the store is cleaned to its
 //! stated share, once for all that wait, and is judged again; only then this
 //! member's NOSPACE alarm is raised, through the log, and the request refused.

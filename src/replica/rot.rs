@@ -16,8 +16,8 @@
 use super::{Replica, StartError};
 use crate::{
     env::{Disk, disk::Open},
-    pagefile::PageNumber,
-    store::{Rot, Store},
+    pagefile::{self, PageNumber},
+    store::{self, Rot, Store},
 };
 use bytes::Bytes;
 use std::{
@@ -61,24 +61,45 @@ impl Note {
     }
 }
 
-/// Before this member votes: looks again at the page that an earlier life found rotten.
-pub(super) async fn look_again(disk: &dyn Disk, dir: &Path, store: &Store) -> Result<(), StartError> {
-    let path = dir.join(FILE);
+/// What an earlier life wrote down; `None`: nothing.
+async fn read(disk: &dyn Disk, path: &Path) -> Result<Option<Note>, StartError> {
     let other = |error: io::Error| StartError::Other(format!("cannot read {}: {error}", path.display()));
-    let file = match disk.open(&path, Open::Existing).await {
+    let file = match disk.open(path, Open::Existing).await {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(other(error)),
     };
     let length = file.length().await.map_err(other)?.min(LENGTH_MAX);
     let bytes = file.read_at(0, length as usize).await.map_err(other)?;
-    let Some(note) = Note::decode(&bytes) else {
-        return Err(StartError::Other(format!(
+    Note::decode(&bytes).map(Some).ok_or_else(|| {
+        StartError::Other(format!(
             "{} says that rot was found in the store and is damaged itself: \
              check the store, then remove that file",
             path.display()
-        )));
+        ))
+    })
+}
+
+/// Why a store with a damaged page does not open: in the words of whoever found it first.
+pub(super) async fn in_the_way(disk: &dyn Disk, dir: &Path, error: store::Error) -> StartError {
+    let store::Error::PageFile(pagefile::Error::Rot { path, position, .. }) = &error else {
+        return error.into();
     };
+    let place = format!("{}: the page at byte {position},", path.display());
+    match read(disk, &dir.join(FILE)).await {
+        Ok(Some(note)) if note.found.contains(&place) => {
+            crate::reached!("start refused for rot that is still there");
+            StartError::Rot(note.found)
+        }
+        _ => StartError::Rot(format!("rot in the store: {error}")),
+    }
+}
+
+/// Before this member votes: looks again at the page that an earlier life found rotten.
+pub(super) async fn look_again(disk: &dyn Disk, dir: &Path, store: &Store) -> Result<(), StartError> {
+    let path = dir.join(FILE);
+    let other = |error: io::Error| StartError::Other(format!("cannot remove {}: {error}", path.display()));
+    let Some(note) = read(disk, &path).await? else { return Ok(()) };
     match store.verify(note.page).await {
         Err(rot) => {
             crate::reached!("start refused for rot that is still there");

@@ -118,8 +118,11 @@ async fn start_behind(
     };
     let first_known = known.as_members();
 
-    let (store, mut applier, mut position) =
-        Store::open(&env, dir.join("store"), options.store.clone(), first_known.clone()).await?;
+    let opened = Store::open(&env, dir.join("store"), options.store.clone(), first_known.clone()).await;
+    let (store, mut applier, mut position) = match opened {
+        Ok(opened) => opened,
+        Err(error) => return Err(rot::in_the_way(disk, dir, error).await),
+    };
     rot::look_again(disk, dir, &store).await?;
     store.observe(metrics.clone());
     let conf_state = raft_message::conf_state_from_wire(&position.conf_state);

@@ -71,8 +71,6 @@ pub struct Config {
     pub store: crate::store::Options,
 }
 
-/// `--backend-cache-bytes`.
-const CACHE_BYTES_DEFAULT: u64 = 32 << 20;
 /// Quotas above this are accepted with a warning.
 const QUOTA_BYTES_RECOMMENDED_MAX: i64 = 100 << 30;
 /// `--quota-backend-bytes` when it is 0.
@@ -116,7 +114,7 @@ impl Default for Config {
                 ..HttpOptions::default()
             },
             log: crate::log::Options::default(),
-            store: crate::store::Options { cache_bytes: CACHE_BYTES_DEFAULT, ..Default::default() },
+            store: crate::store::Options::default(),
         }
     }
 }

@@ -282,6 +282,7 @@ impl Settings {
                 .saturating_mul(1 << 20),
             store: crate::store::Options {
                 cache_bytes: self.number("backend-cache-bytes"),
+                scrub_interval: self.duration("scrub-interval"),
                 ..defaults.store
             },
             pre_vote: self.switch("pre-vote"),
@@ -334,6 +335,7 @@ mod tests {
             "--feature-gates=InitialCorruptCheck=true",
             "--bootstrap-defrag-threshold-megabytes=3",
             "--backend-cache-bytes=5",
+            "--scrub-interval=1h",
         ];
         let config = gather(&args, &[]).unwrap().config().unwrap();
         assert_eq!(config.auto_compaction, Some(Retention::Revisions(7)));
@@ -344,6 +346,7 @@ mod tests {
         };
         assert_eq!(config.checks, checks);
         assert_eq!((config.bootstrap_defragment_bytes, config.store.cache_bytes), (3 << 20, 5));
+        assert_eq!(config.store.scrub_interval, Duration::from_secs(3600));
         let config = gather(&["--feature-gates=CompactHashCheck=true"], &[]).unwrap().config().unwrap();
         assert_eq!(config.checks.compact_hash_interval, Duration::from_secs(60));
         let args = ["--cors=http://a:1, http://b:2", "--enable-grpc-gateway=false"];

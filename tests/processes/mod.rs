@@ -82,6 +82,28 @@ impl Cluster {
         child.wait().unwrap();
     }
 
+    /// Asks a member to stop; waits for it.
+    pub fn terminate(&mut self, member: usize) -> std::process::ExitStatus {
+        let mut child = self.children[member].take().expect("the member runs");
+        let id = child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        child.wait().unwrap()
+    }
+
+    /// Waits until a member has ended by itself.
+    pub fn ended(&mut self, member: usize) -> std::process::ExitStatus {
+        let begun = Instant::now();
+        let child = self.children[member].as_mut().expect("the member was started");
+        loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                self.children[member] = None;
+                return status;
+            }
+            assert!(begun.elapsed() < PATIENCE, "member {member} does not end");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     pub fn connect(&self, members: &[usize]) -> Client {
         let endpoints = members.iter().map(|member| self.client[*member].clone()).collect();
         let options = ClientOptions { call_timeout: Duration::from_secs(10), ..ClientOptions::default() };
