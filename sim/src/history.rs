@@ -70,6 +70,10 @@ pub struct Record {
 #[derive(Clone, Debug, Default)]
 pub struct FinalState {
     pub member: u64,
+    /// Members are asked once more after a restart: which time this is, from 0.
+    pub round: usize,
+    /// When it was asked.
+    pub at_ns: u64,
     pub revision: i64,
     /// -1: never compacted.
     pub compacted: i64,

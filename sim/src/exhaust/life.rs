@@ -31,6 +31,8 @@ pub struct Progress {
     pub lives: usize,
     /// The last life that came to its end.
     pub finished: usize,
+    /// What the last life is at.
+    pub at: String,
     pub wrong: Option<String>,
     /// Stopped over the disk, which is no wrong in itself.
     pub stopped: Option<String>,
@@ -148,6 +150,7 @@ async fn try_live(script: &Script, progress: &Shared, life: usize) -> Result<(),
     compare(&store, script, index).await?;
     for step in &script.steps {
         let applied = store.applied().0;
+        locked(progress).at = format!("{step:?}");
         match step {
             Step::Apply(index) if *index == applied + 1 => {
                 applier.apply(script.entry(*index)).await?;
@@ -165,10 +168,16 @@ async fn try_live(script: &Script, progress: &Shared, life: usize) -> Result<(),
             }
             Step::MarkSynced => applier.mark_synced().await?,
             Step::Compacted => store.wait_compacted(store.revisions().1).await,
-            Step::Defragment => store.defragment().await,
+            Step::Defragment => {
+                // The checkpoint waits for what is applied to be durable, and nobody else commits here.
+                let position = applier.commit().await?;
+                locked(progress).durable = position.index;
+                store.defragment().await;
+            }
             Step::Rest(ms) => pass(Duration::from_millis(*ms)).await,
         }
     }
+    locked(progress).at = "the end".to_owned();
     compare(&store, script, script.last()).await?;
     // The scrubber has been everywhere by then.
     pass(SCRUB_INTERVAL * 3).await;

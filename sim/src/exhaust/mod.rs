@@ -225,7 +225,7 @@ async fn world(script: Arc<Script>, accident: Accident) -> Ran {
         progress.wrong = Some(format!("{place} rotted, and nobody found it"));
     }
     if progress.wrong.is_none() && progress.stopped.is_none() && !third {
-        progress.wrong = Some(format!("life {} did not come to its end", progress.lives));
+        progress.wrong = Some(format!("life {} stands still at {}", progress.lives, progress.at));
     }
     Ran { progress, operations, allocations, sectors, marks: BTreeMap::new() }
 }

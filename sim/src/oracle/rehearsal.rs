@@ -150,6 +150,8 @@ impl Rehearsal {
         self.evidence.final_states = (1..=MEMBERS)
             .map(|member| FinalState {
                 member,
+                round: 0,
+                at_ns: u64::MAX,
                 revision,
                 compacted,
                 hash: self.model.hash_kv(self.model.now()),

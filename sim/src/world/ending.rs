@@ -28,6 +28,7 @@ pub(super) struct Ending {
     pub states: Vec<FinalState>,
     pub violations: Vec<Violation>,
     checkers: Vec<Checker>,
+    rounds: usize,
 }
 
 /// Who asks one member at the end.
@@ -129,8 +130,10 @@ impl World {
                     ending.violations.push(violation("LIVE", sentence));
                 }
             }
+            state.round = ending.rounds;
             ending.states.push(state);
         }
+        ending.rounds += 1;
     }
 
     /// Every member that runs is killed, and started again.
@@ -192,7 +195,8 @@ async fn final_state(line: &mut Line, number: usize, id: u64) -> FinalState {
         if let Ok(reply) = maintenance.hash_kv(request).await {
             let reply = reply.into_inner();
             let (compacted, hash) = (reply.compact_revision, reply.hash);
-            return FinalState { member: id, revision, compacted, hash, kvs: all.kvs, ..Default::default() };
+            let (kvs, at_ns) = (all.kvs, now_ns());
+            return FinalState { member: id, at_ns, revision, compacted, hash, kvs, ..Default::default() };
         }
         pass(Duration::from_millis(100)).await;
     }
