@@ -121,7 +121,14 @@ pub(super) async fn open(
         next_page,
         lineage,
     });
-    let writer = Writer { file, shared: shared.clone(), checkpoint: checkpoint.clone(), chores };
+    let writer = Writer {
+        file,
+        shared: shared.clone(),
+        checkpoint: checkpoint.clone(),
+        chores,
+        reserve: None,
+        is_resting: false,
+    };
     let cleaner = Cleaner::new(shared.clone(), chores_in, checkpoint.clone());
     let store = Store { shared };
     Ok(Still { store, applier, position, writer, jobs, cleaner, requests, compactions, checkpoint })
