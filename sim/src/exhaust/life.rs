@@ -167,7 +167,12 @@ async fn try_live(script: &Script, progress: &Shared, life: usize) -> Result<(),
                 locked(progress).durable = position.index;
             }
             Step::MarkSynced => applier.mark_synced().await?,
-            Step::Compacted => store.wait_compacted(store.revisions().1).await,
+            Step::Compacted => {
+                // Nothing is removed before the compaction is durable.
+                let position = applier.commit().await?;
+                locked(progress).durable = position.index;
+                store.wait_compacted(store.revisions().1).await;
+            }
             Step::Defragment => {
                 // The checkpoint waits for what is applied to be durable, and nobody else commits here.
                 let position = applier.commit().await?;

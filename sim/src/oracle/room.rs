@@ -44,13 +44,14 @@ fn is_refused(op: &Op) -> bool {
     }
 }
 
+/// The asked member judges the quota; a full disk may be its own or the leader's.
 fn may_lack_room(op: &Op, evidence: &Evidence) -> bool {
-    let asked = |room: &&Room| op.member.is_none_or(|member| member == room.member);
-    evidence.rooms.iter().filter(asked).any(|room| {
+    let end = op.return_ns.unwrap_or(u64::MAX);
+    evidence.rooms.iter().any(|room| {
         let quota = if room.quota == 0 { QUOTA_DEFAULT } else { room.quota };
         let cost = PUT_COST + op.call.content().1.len() as u64;
-        let near = u64::try_from(quota).is_ok_and(|quota| room.peak + cost >= quota);
-        let end = op.return_ns.unwrap_or(u64::MAX);
+        let asked = op.member.is_none_or(|member| member == room.member);
+        let near = asked && u64::try_from(quota).is_ok_and(|quota| room.peak + cost >= quota);
         near || room.full_ns.iter().any(|(from, to)| *from <= end && op.invoke_ns <= to + FULL_LASTS_NS)
     })
 }
