@@ -7,13 +7,17 @@
 use crate::clock::{ClockSim, SimClock};
 use crate::dice::Dice;
 use crate::disk::{DiskSim, Keep, SimDisk};
+use crate::history::Records;
+use crate::inside;
 use crate::journal::note;
 use crate::net::{Cables, Socket};
-use crate::plan::Head;
+use crate::plan::{Head, Retain};
+use crate::time::{now_ns, pass};
 use madsim::runtime::{Handle, NodeHandle};
-use madsim::task::NodeId;
+use madsim::task::{JoinHandle, NodeId};
 use quorate::env::{Env, Rng};
-use quorate::server::{Config, Url};
+use quorate::server::{Checks, Config, Retention, Url};
+use quorate::store::Store;
 use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr},
@@ -28,6 +32,15 @@ use std::{
 /// Where every member listens for clients.
 pub const CLIENT_PORT: u16 = 2379;
 const PEER_PORT: u16 = 2380;
+/// Between two tries of a member whose disk is full.
+const SPACE_RETRY: Duration = Duration::from_millis(200);
+/// A member that is out of service is watched for so long before it is ended.
+const OUT_LASTS: Duration = Duration::from_secs(2);
+const DATA_DIR: &str = "/data";
+/// Where a member's store lies on its disk.
+pub const STORE_DIR: &str = "/data/member/store";
+/// Where the checkpoint of the store's index does.
+pub const INDEX_DIR: &str = "/data/member/index";
 
 /// A member that stopped by itself.
 #[derive(Clone, Debug)]
@@ -61,6 +74,24 @@ impl Exits {
     }
 }
 
+/// The stores of the members that run, for judges who look inside.
+#[derive(Clone, Default)]
+pub struct Stores(Arc<Mutex<BTreeMap<usize, Store>>>);
+
+impl Stores {
+    fn put(&self, number: usize, store: Store) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(number, store);
+    }
+
+    fn forget(&self, number: usize) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+    }
+
+    pub fn get(&self, number: usize) -> Option<Store> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Up,
@@ -78,6 +109,8 @@ struct Member {
     excused: bool,
     /// Its stored data rotted: it may stop in any life, and then stays away.
     damaged: bool,
+    /// Since when it runs (virtual ns), if it does.
+    since_ns: u64,
 }
 
 /// All members, and the cables that join them and their clients.
@@ -86,6 +119,7 @@ pub struct Cluster {
     members: Vec<Member>,
     pub cables: Cables,
     pub exits: Arc<Exits>,
+    pub stores: Stores,
     /// Raft ids by number, from the product's own rule.
     pub ids: BTreeMap<u64, usize>,
     dice: Dice,
@@ -118,7 +152,7 @@ fn config(head: &Head, number: usize) -> Config {
         (1..=head.members).map(|other| format!("{}={}", name(other), peer_url(other))).collect();
     let mut config = Config {
         name: name(number),
-        data_dir: PathBuf::from("/data"),
+        data_dir: PathBuf::from(DATA_DIR),
         listen_peer_urls: vec![url(&format!("http://0.0.0.0:{PEER_PORT}"))],
         listen_client_urls: vec![url(&format!("http://0.0.0.0:{CLIENT_PORT}"))],
         advertise_peer_urls: vec![url(&peer_url(number))],
@@ -142,11 +176,27 @@ fn config(head: &Head, number: usize) -> Config {
     config.store.cache_bytes = sizes.store_cache_bytes;
     config.store.commit_bytes = sizes.commit_bytes;
     config.store.commit_interval = Duration::from_millis(sizes.commit_ms);
+    config.store.checkpoint_segment_size = sizes.index_segment_bytes;
+    config.store.checkpoint_step_bytes = sizes.index_segment_bytes / 8;
+    config.store.clean_interval = Duration::from_millis(sizes.clean_ms);
+    config.store.space_retry = SPACE_RETRY;
+    if sizes.scrub_ms > 0 {
+        config.store.scrub_interval = Duration::from_millis(sizes.scrub_ms);
+    }
+    config.quota_backend_bytes = sizes.quota_bytes as i64;
+    config.auto_compaction = match sizes.retain {
+        Retain::Everything => None,
+        Retain::Revisions(revisions) => Some(Retention::Revisions(revisions as i64)),
+        Retain::Period(ms) => Some(Retention::Periodic(Duration::from_millis(ms))),
+    };
+    let between = Duration::from_millis(sizes.compare_ms);
+    config.checks =
+        Checks { at_start: !between.is_zero(), interval: between, compact_hash_interval: between };
     config
 }
 
 /// One life of a member: from its start until it stops by itself (or is killed).
-async fn live(config: Config, number: usize, life: u64, seed: [u8; 32], exits: Arc<Exits>) {
+async fn live(config: Config, number: usize, life: u64, seed: [u8; 32], exits: Arc<Exits>, stores: Stores) {
     let env = Env {
         disk: Arc::new(SimDisk::mount()),
         clock: Arc::new(SimClock::current()),
@@ -156,7 +206,18 @@ async fn live(config: Config, number: usize, life: u64, seed: [u8; 32], exits: A
     let reason = match quorate::server::start(config, env).await {
         Ok(server) => {
             note(|| format!("n{number} is up"));
-            server.failed().await
+            stores.put(number, server.replica().store().clone());
+            let replica = server.replica();
+            tokio::select! {
+                biased;
+                reason = server.failed() => reason,
+                () = replica.taken_out() => {
+                    quorate::reached!("a member took itself out");
+                    // It must answer nobody any more: give clients time to try.
+                    pass(OUT_LASTS).await;
+                    replica.out_of_service().map_or(String::new(), |reason| reason.to_string())
+                }
+            }
         }
         Err(error) => format!("did not start: {error}"),
     };
@@ -170,7 +231,7 @@ impl Cluster {
     /// Starts every member.
     pub fn start(head: &Head, ids: BTreeMap<u64, usize>) -> Cluster {
         let handle = Handle::current();
-        let exits = Arc::new(Exits::default());
+        let (exits, stores) = (Arc::new(Exits::default()), Stores::default());
         let mut cables = Cables::default();
         let mut members = Vec::new();
         let [low, high] = head.sizes.latency_us.map(Duration::from_micros);
@@ -179,20 +240,28 @@ impl Cluster {
             let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, u8::try_from(number).expect("few members")));
             let life = Arc::new(AtomicU64::new(0));
             let (config, lives, told) = (config(head, number), life.clone(), exits.clone());
+            let shown = stores.clone();
             let (scenario, seed) = (head.scenario.clone(), head.seed);
             let init = move || {
                 let life = lives.fetch_add(1, Relaxed) + 1;
                 let seed = Dice::new(&format!("{scenario} member {number} life {life}"), seed).seed();
-                live(config.clone(), number, life, seed, told.clone())
+                live(config.clone(), number, life, seed, told.clone(), shown.clone())
             };
             // The name must resolve before the first member starts.
             let node = handle.create_node().name(name(number)).ip(ip).init(init).build();
             cables.plug(Socket { name: name(number), id: node.id(), ip });
             ClockSim::get().set_drift(node.id(), head.sizes.drift_ppm.get(number - 1).copied().unwrap_or(0));
-            members.push(Member { node, state: State::Up, life, excused: false, damaged: false });
+            members.push(Member {
+                node,
+                state: State::Up,
+                life,
+                excused: false,
+                damaged: false,
+                since_ns: 0,
+            });
         }
         let dice = Dice::new(&format!("{} cluster", head.scenario), head.seed);
-        Cluster { handle, members, cables, exits, ids, dice, complaints: Vec::new() }
+        Cluster { handle, members, cables, exits, stores, ids, dice, complaints: Vec::new() }
     }
 
     pub fn len(&self) -> usize {
@@ -241,6 +310,7 @@ impl Cluster {
         } else {
             note(|| format!("n{number} is killed"));
         }
+        self.stores.forget(number);
         self.handle.kill(id);
         self.member(number).state = State::Down;
         true
@@ -261,8 +331,10 @@ impl Cluster {
         }
         let id = self.node(number);
         self.member(number).state = State::Up;
-        // A disk that is in trouble still excuses the next life too.
-        self.member(number).excused = DiskSim::get().is_troubled(id);
+        // A disk that is in trouble still excuses the next life too; and one that is full may not
+        // let a member start.
+        self.member(number).excused = DiskSim::get().is_troubled(id) || DiskSim::get().is_full(id);
+        self.member(number).since_ns = now_ns();
         self.handle.restart(id);
     }
 
@@ -281,7 +353,24 @@ impl Cluster {
             note(|| format!("n{number} goes on"));
             self.handle.resume(self.node(number));
             self.member(number).state = State::Up;
+            self.member(number).since_ns = now_ns();
         }
+    }
+
+    /// Since when a member has been running without a break.
+    pub fn running_since_ns(&self, number: usize) -> Option<u64> {
+        (self.state(number) == State::Up).then(|| self.members[number - 1].since_ns)
+    }
+
+    /// A member's store as it is from inside; `None` if it does not run.
+    pub fn look_inside(&self, number: usize, revision: i64) -> JoinHandle<Option<Result<Records, String>>> {
+        let store = self.stores.get(number);
+        self.members[number - 1].node.spawn(async move {
+            match store {
+                Some(store) => Some(inside::records(&store, revision).await),
+                None => None,
+            }
+        })
     }
 
     /// Its stored data is damaged: it may serve on, or stop over that and stay away.

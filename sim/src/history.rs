@@ -56,10 +56,24 @@ pub struct History {
     pub ops: Vec<Op>,
 }
 
+/// A change of one key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    pub main: i64,
+    pub sub: i64,
+    pub key: Bytes,
+    /// `None`: deleted.
+    pub pair: Option<mvccpb::KeyValue>,
+}
+
 /// What a member holds once the run is over, after healing and settling.
 #[derive(Clone, Debug, Default)]
 pub struct FinalState {
     pub member: u64,
+    /// Members are asked once more after a restart: which time this is, from 0.
+    pub round: usize,
+    /// When it was asked.
+    pub at_ns: u64,
     pub revision: i64,
     /// -1: never compacted.
     pub compacted: i64,
@@ -67,6 +81,48 @@ pub struct FinalState {
     pub hash: u32,
     /// Every live pair, ascending.
     pub kvs: Vec<mvccpb::KeyValue>,
+    /// The store's whole history from the compacted revision on, and everything that a finished
+    /// compaction leaves; absent where it was not asked for.
+    pub records: Option<Records>,
+    /// After it was defragmented while nobody wrote.
+    pub sizes: Option<Sizes>,
+}
+
+/// Both ways to ask a store for its records.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Records {
+    /// From the compacted revision on.
+    pub history: Vec<Record>,
+    /// All that count at the current revision.
+    pub all: Vec<Record>,
+}
+
+/// A store's size in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    pub on_disk: u64,
+    pub in_use: u64,
+    /// What its open and its small files may waste at most.
+    pub slack: u64,
+}
+
+/// What is known of a member's room.
+#[derive(Clone, Debug, Default)]
+pub struct Room {
+    pub member: u64,
+    /// 0: the default of the API, which no run reaches; negative: none.
+    pub quota: i64,
+    /// The most bytes that the store's files ever took, preallocation included.
+    pub peak: u64,
+    /// Times (ns) within which its disk was full, from and to.
+    pub full_ns: Vec<(u64, u64)>,
+}
+
+/// How members compact by themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retention {
+    Revisions(i64),
+    Period,
 }
 
 /// One entry of the log as a member applied it.
@@ -89,6 +145,9 @@ pub struct Evidence {
     /// From index 1 (or the first entry that was not a bootstrap entry), each index once or
     /// repeated alike (members restart and apply again).
     pub committed: Vec<CommittedEntry>,
+    pub rooms: Vec<Room>,
+    /// Compactions that no client asks for, if there may be any.
+    pub retention: Option<Retention>,
     /// From here on no fault was in the world.
     pub healed_at_ns: u64,
     pub end_ns: u64,
@@ -149,6 +208,22 @@ impl Call {
             Call::DeleteRange(request) => (2, request.encode_to_vec()),
             Call::Txn(request) => (3, request.encode_to_vec()),
             Call::Compact(request) => (4, request.encode_to_vec()),
+        }
+    }
+
+    /// Whether an effect may take more room (X1, X2): a put in any branch, however deep.
+    pub fn grows(&self) -> bool {
+        fn of_txn(txn: &pb::TxnRequest) -> bool {
+            txn.success.iter().chain(&txn.failure).any(|op| match &op.request {
+                Some(pb::request_op::Request::RequestPut(_)) => true,
+                Some(pb::request_op::Request::RequestTxn(txn)) => of_txn(txn),
+                _ => false,
+            })
+        }
+        match self {
+            Call::Put(_) => true,
+            Call::Txn(txn) => of_txn(txn),
+            _ => false,
         }
     }
 

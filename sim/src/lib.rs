@@ -21,6 +21,10 @@ pub mod cluster;
 #[cfg(madsim)]
 pub mod disk;
 #[cfg(madsim)]
+pub mod exhaust;
+#[cfg(madsim)]
+pub mod inside;
+#[cfg(madsim)]
 pub mod journal;
 #[cfg(madsim)]
 pub mod logs;

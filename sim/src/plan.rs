@@ -33,6 +33,9 @@ pub struct Head {
     pub sizes: Drawn,
     /// Kinds of faults that this seed has.
     pub kinds: Vec<String>,
+    /// At the end every member is killed and started once more, and judged again.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub restart: bool,
 }
 
 /// Sizes of this seed.
@@ -49,9 +52,50 @@ pub struct Drawn {
     pub store_cache_bytes: u64,
     pub commit_bytes: u64,
     pub commit_ms: u64,
+    /// Of the index's checkpoint.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub index_segment_bytes: u64,
+    /// Between two looks at how much of the store is dead.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub clean_ms: u64,
+    /// How long a pass of the scrubber takes; 0: the product's default.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub scrub_ms: u64,
+    /// 0: the product's default.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub quota_bytes: u64,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub retain: Retain,
+    /// How often members compare their hashes; 0: never.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub compare_ms: u64,
     pub latency_us: [u64; 2],
     /// Parts in a million for each member.
     pub drift_ppm: Vec<i64>,
+}
+
+/// What members compact by themselves.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Retain {
+    #[default]
+    Everything,
+    /// So many revisions stay.
+    Revisions(u64),
+    /// So many milliseconds stay.
+    Period(u64),
+}
+
+/// What time does to bytes that lie on a disk.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Decay {
+    /// A bit is not what it was.
+    Bit,
+    /// A sector is anything.
+    Sector,
+    /// A sector holds what another one holds: a write that landed there.
+    Stray,
 }
 
 /// One operation.
@@ -267,14 +311,42 @@ pub enum Fault {
         percent: u64,
         hold_ms: u64,
     },
+    /// So many bytes are left, one number after the other, each for the same part of the time;
+    /// what is taken already stays.
     NoSpace {
         whom: Whom,
+        #[serde(default)]
+        left: Vec<u64>,
         hold_ms: u64,
     },
     SlowDisk {
         whom: Whom,
         factor: u64,
         hold_ms: u64,
+    },
+    SlowReads {
+        whom: Whom,
+        factor: u64,
+        hold_ms: u64,
+    },
+    /// Stored bytes change while the member runs.
+    Decay {
+        member: usize,
+        how: Decay,
+    },
+    /// A kill; until the restart the checkpoint of the index is damaged, or gone.
+    SpoilIndex {
+        whom: Whom,
+        gone: bool,
+    },
+    /// A member is asked to defragment.
+    Defragment {
+        whom: Whom,
+    },
+    /// An operator makes room: perhaps deletes everything; compacts at the head, defragments
+    /// every member, disarms the alarms.
+    Relieve {
+        wipe: bool,
     },
     /// The leader is asked to hand over to another member.
     Transfer {

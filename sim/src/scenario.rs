@@ -39,6 +39,9 @@ pub struct Scenario {
     /// A kind of fault or operation that may be off is off in a seed with this probability.
     #[serde(default = "third")]
     pub swarm_off: f64,
+    /// At the end every member is killed and started once more, and judged again.
+    #[serde(default)]
+    pub restart: bool,
     pub sizes: Sizes,
     /// Weight of each kind of operation.
     pub mix: BTreeMap<Kind, u32>,
@@ -61,6 +64,12 @@ fn half() -> f64 {
 fn third() -> f64 {
     0.33
 }
+fn clean() -> [u64; 2] {
+    [50, 2000]
+}
+fn index_segment() -> [u64; 2] {
+    [8192, 65536]
+}
 
 /// Small sizes reach rare states soon. Bytes, milliseconds or counts.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
@@ -77,6 +86,25 @@ pub struct Sizes {
     pub store_cache_bytes: [u64; 2],
     pub commit_bytes: [u64; 2],
     pub commit_ms: [u64; 2],
+    #[serde(default = "index_segment")]
+    pub index_segment_bytes: [u64; 2],
+    #[serde(default = "clean")]
+    pub clean_ms: [u64; 2],
+    /// Of one pass of the scrubber; none: the product's default.
+    #[serde(default)]
+    pub scrub_ms: Option<[u64; 2]>,
+    /// None: the product's default.
+    #[serde(default)]
+    pub quota_bytes: Option<[u64; 2]>,
+    /// Revisions that members retain when they compact by themselves; a third of the seeds do.
+    #[serde(default)]
+    pub retain_revisions: Option<[u64; 2]>,
+    /// The same by time; another third.
+    #[serde(default)]
+    pub retain_ms: Option<[u64; 2]>,
+    /// How often members compare hashes; half of the seeds do.
+    #[serde(default)]
+    pub compare_ms: Option<[u64; 2]>,
     /// Of a message between any two nodes, microseconds.
     pub latency_low_us: [u64; 2],
     pub latency_spread_us: [u64; 2],
@@ -135,7 +163,17 @@ pub enum FaultKind {
     SyncError,
     NoSpace,
     SlowDisk,
+    SlowReads,
+    /// Stored bytes change, or another write lands there, and the member is started anew.
     Rot,
+    /// The same while it runs, and it must find out.
+    Decay,
+    /// The checkpoint of the index is damaged or gone at a restart.
+    SpoilIndex,
+    /// Someone asks a member to defragment.
+    Defragment,
+    /// An operator compacts, defragments and disarms.
+    Relieve,
     Misdirect,
     /// The leader is killed, loses power, stands still or is cut off.
     LeaderLoss,
@@ -203,12 +241,16 @@ impl Scenario {
             sizes.store_cache_bytes,
             sizes.commit_bytes,
             sizes.commit_ms,
+            sizes.index_segment_bytes,
+            sizes.clean_ms,
             sizes.latency_low_us,
             sizes.latency_spread_us,
             self.value_bytes,
         ];
+        let some =
+            [sizes.scrub_ms, sizes.quota_bytes, sizes.retain_revisions, sizes.retain_ms, sizes.compare_ms];
         let paces = self.faults.values().flat_map(|pace| [pace.gap_ms, pace.hold_ms]);
-        if pairs.into_iter().chain(paces).any(|[low, high]| low > high) {
+        if pairs.into_iter().chain(some.into_iter().flatten()).chain(paces).any(|[low, high]| low > high) {
             return Err("a range has its higher end first");
         }
         if !(1..=9).contains(&self.members) || !(1..=99).contains(&self.clients) {

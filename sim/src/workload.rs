@@ -12,8 +12,9 @@ use crate::cluster::client_address;
 use crate::dice::Dice;
 use crate::history::{Call, History, Op, Outcome};
 use crate::journal::note;
-use crate::plan::{Ask, Head, Planned};
+use crate::plan::{Head, Planned};
 use crate::time::{now_ns, pass, until};
+use bytes::Bytes;
 use prost::Message;
 use quorate::client::{Client, ClientOptions};
 use quorate::env::net::{Channel, HttpOptions};
@@ -238,14 +239,17 @@ pub async fn settle(line: &mut Line, member: usize) -> pb::RangeResponse {
     read_all(line, member).await
 }
 
+/// The API's range of all keys.
+pub fn everything() -> (Bytes, Bytes) {
+    (Bytes::from_static(b"\0"), Bytes::from_static(b"\0"))
+}
+
 /// Reads everything that `member` holds, linearizably, until it answers.
 pub async fn read_all(line: &mut Line, member: usize) -> pb::RangeResponse {
-    let all = Seen::default().call(&Ask::Range(crate::plan::Read {
-        span: crate::plan::Span { key: "\0".into(), end: "\0".into() },
-        ..Default::default()
-    }));
+    let (key, range_end) = everything();
+    let all = pb::RangeRequest { key, range_end, ..Default::default() };
     loop {
-        if let Outcome::Range(reply) = line.send(Some(member), all.clone()).await {
+        if let Outcome::Range(reply) = line.send(Some(member), Call::Range(all.clone())).await {
             return reply;
         }
         pass(Duration::from_millis(100)).await;

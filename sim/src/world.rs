@@ -4,23 +4,25 @@
 //! `heal_ms` nothing is wrong any more, and every member that still has its
 //! data must serve within the plan's bound. **Never** judges what clients saw.
 
+mod ending;
 mod faults;
+mod operator;
 
-use crate::cluster::{Cluster, State};
+use crate::cluster::Cluster;
 use crate::disk::DiskSim;
-use crate::history::{CommittedEntry, Evidence, FinalState, History};
+use crate::history::{CommittedEntry, Evidence, History, Retention};
 use crate::journal::note;
 use crate::net::Socket;
 use crate::oracle::Violation;
-use crate::plan::{Head, Plan, PlannedFault};
+use crate::plan::{Head, Plan, PlannedFault, Retain};
 use crate::time::{now_ns, pass, until};
 use crate::workload::{self, Line, Notebook};
+use ending::Ending;
 use faults::Act;
 use madsim::runtime::{Handle, NodeHandle};
 use madsim::task::JoinHandle;
 use quorate::env::trace::{self, Probe};
 use quorate::members::Members;
-use quorate_proto::etcdserverpb::{HashKvRequest, maintenance_client::MaintenanceClient};
 use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr},
@@ -29,8 +31,6 @@ use std::{
 };
 
 const MS: u64 = 1_000_000;
-/// A proposal that its client gave up on ends by then (N3 with the longest election timeout here).
-const PROPOSAL_LASTS: Duration = Duration::from_secs(8);
 
 /// What a run leaves behind.
 pub struct Remains {
@@ -51,14 +51,17 @@ struct World {
     doomed: BTreeMap<usize, (bool, u64)>,
     /// Who asks for transfers of leadership, once the plan has one.
     operator: Option<NodeHandle>,
+    /// Who asks each member at the end.
+    checkers: BTreeMap<usize, NodeHandle>,
+    notebook: Notebook,
+    /// Raft ids by member number.
+    ids: BTreeMap<usize, u64>,
+    /// Members whose store rotted while they ran, and when it did last.
+    rotten_since: BTreeMap<usize, u64>,
+    /// Members whose disk is full, since when; and the times when it was.
+    full_since: BTreeMap<usize, u64>,
+    full_ns: BTreeMap<usize, Vec<(u64, u64)>>,
     dice: crate::dice::Dice,
-}
-
-/// Who asks one member at the end.
-struct Checker {
-    number: usize,
-    node: NodeHandle,
-    line: Line,
 }
 
 /// A client's node and the plan's part that it carries out there.
@@ -79,16 +82,16 @@ fn member_ids(head: &Head) -> BTreeMap<u64, usize> {
 
 /// Virtual time that a run of this plan may take at most.
 pub fn limit(head: &Head) -> Duration {
-    Duration::from_millis(head.heal_ms + 3 * head.liveness_ms + 30_000)
+    Duration::from_millis(head.heal_ms + 8 * head.liveness_ms + 60_000)
 }
 
 /// Lives the plan; must be the main future of a madsim runtime.
 pub async fn live(plan: Arc<Plan>) -> Remains {
     let head = plan.head.clone();
     let ids = member_ids(&head);
-    let by_number: BTreeMap<usize, u64> = ids.iter().map(|(id, number)| (*number, *id)).collect();
     let dice = crate::dice::Dice::new(&format!("{} world", head.scenario), head.seed);
     let mut world = World {
+        ids: ids.iter().map(|(id, number)| (*number, *id)).collect(),
         cluster: Cluster::start(&head, ids),
         plan: plan.clone(),
         probes: Vec::new(),
@@ -96,10 +99,14 @@ pub async fn live(plan: Arc<Plan>) -> Remains {
         agenda_last: 0,
         doomed: BTreeMap::new(),
         operator: None,
+        checkers: BTreeMap::new(),
+        notebook: Notebook::default(),
+        rotten_since: BTreeMap::new(),
+        full_since: BTreeMap::new(),
+        full_ns: BTreeMap::new(),
         dice,
     };
-    let notebook = Notebook::default();
-    let clients = world.start_clients(&by_number, &notebook);
+    let clients = world.start_clients();
     for PlannedFault { at_ms, fault } in &plan.faults {
         world.plan_at(at_ms * MS, Act::Strike(fault.clone()));
     }
@@ -107,17 +114,24 @@ pub async fn live(plan: Arc<Plan>) -> Remains {
     world.heal();
     let healed_at_ns = now_ns();
     note(|| "everything heals".to_owned());
-    let (lines, mut violations) = world.serve_again(&by_number, &notebook).await;
+    let mut ending = Ending::default();
+    world.make_room(&mut ending).await;
+    world.serve_again(&mut ending).await;
     let mut nodes = Vec::new();
     for Client { node, task } in clients {
         // Each of its requests has a deadline, and those that are late are left out.
         let _ended: Option<()> = world.within(now_ns() + world.plan.head.liveness_ms * MS, task).await;
         nodes.push(node);
     }
-    // What clients gave up on may still be on its way: until then members may differ by it.
-    world.quiet(PROPOSAL_LASTS).await;
-    let final_states = world.final_states(lines, &by_number, &mut violations).await;
+    world.look(&mut ending).await;
+    if head.restart {
+        world.restart_all();
+        world.serve_again(&mut ending).await;
+        world.look(&mut ending).await;
+    }
+    world.find_rot(&mut ending).await;
     let end_ns = now_ns();
+    let (members, rooms) = (world.cluster.whole().len(), world.rooms());
     world.cluster.end();
     for node in nodes.iter().chain(&world.operator) {
         Handle::current().kill(node.id());
@@ -125,11 +139,25 @@ pub async fn live(plan: Arc<Plan>) -> Remains {
     // The dead tasks' destructors run while the runtime is still there.
     pass(Duration::from_millis(1)).await;
     world.probes.extend(trace::take_probes());
+    let mut violations = ending.violations;
     violations.extend(world.complaints());
-    let members = world.cluster.whole().len();
     let committed = committed(&world.probes);
-    let evidence = Evidence { members, probes: world.probes, final_states, committed, healed_at_ns, end_ns };
-    Remains { history: notebook.take(), evidence, violations }
+    let retention = match head.sizes.retain {
+        Retain::Everything => None,
+        Retain::Revisions(revisions) => Some(Retention::Revisions(revisions as i64)),
+        Retain::Period(_) => Some(Retention::Period),
+    };
+    let evidence = Evidence {
+        members,
+        probes: world.probes,
+        final_states: ending.states,
+        committed,
+        rooms,
+        retention,
+        healed_at_ns,
+        end_ns,
+    };
+    Remains { history: world.notebook.take(), evidence, violations }
 }
 
 /// The log as members applied it, from their probes.
@@ -158,16 +186,22 @@ fn violation(guarantee: &'static str, sentence: String) -> Violation {
 
 impl World {
     /// Each client on a node of its own, so that it can be cut off.
-    fn start_clients(&mut self, ids: &BTreeMap<usize, u64>, notebook: &Notebook) -> Vec<Client> {
+    fn start_clients(&mut self) -> Vec<Client> {
         (0..self.plan.head.clients as u32)
             .map(|client| {
                 let node = client_node(&mut self.cluster, client);
                 let ops = self.plan.ops.iter().filter(|op| op.client == client).cloned().collect();
-                let (head, ids, notebook) = (self.plan.head.clone(), ids.clone(), notebook.clone());
-                let work = async move { workload::run(Line::new(&head, client, ids, notebook), ops).await };
+                let line = self.line(client);
+                let work = async move { workload::run(line(), ops).await };
                 Client { task: node.spawn(work), node }
             })
             .collect()
+    }
+
+    /// Makes a client's line to the members, on that client's node.
+    fn line(&self, client: u32) -> impl FnOnce() -> Line + 'static {
+        let (head, ids, notebook) = (self.plan.head.clone(), self.ids.clone(), self.notebook.clone());
+        move || Line::new(&head, client, ids, notebook)
     }
 
     fn plan_at(&mut self, at_ns: u64, act: Act) {
@@ -237,77 +271,6 @@ impl World {
         self.cluster.ids.get(&id).copied()
     }
 
-    /// Every member that has its data must serve a write and a read within the bound. Returns a
-    /// line to each that did.
-    async fn serve_again(
-        &mut self,
-        ids: &BTreeMap<usize, u64>,
-        notebook: &Notebook,
-    ) -> (Vec<Checker>, Vec<Violation>) {
-        let head = self.plan.head.clone();
-        let up: Vec<usize> = self
-            .cluster
-            .whole()
-            .into_iter()
-            .filter(|number| self.cluster.state(*number) == State::Up)
-            .collect();
-        let mut tasks = Vec::new();
-        for number in up {
-            let client = (head.clients + number) as u32;
-            let node = client_node(&mut self.cluster, client);
-            let (head, ids, notebook) = (head.clone(), ids.clone(), notebook.clone());
-            let task = node.spawn(async move {
-                let mut line = Line::new(&head, client, ids, notebook);
-                line.set_timeout(Duration::from_secs(3));
-                workload::settle(&mut line, number).await;
-                line
-            });
-            tasks.push((number, node, task));
-        }
-        let deadline = now_ns() + head.liveness_ms * MS;
-        let (mut checkers, mut violations) = (Vec::new(), Vec::new());
-        for (number, node, task) in tasks {
-            match self.within(deadline, task).await {
-                Some(line) => checkers.push(Checker { number, node, line }),
-                None => violations.push(violation(
-                    "LIVE",
-                    format!(
-                        "member n{number} served no write and read within {} s after everything healed",
-                        head.liveness_ms / 1000
-                    ),
-                )),
-            }
-        }
-        (checkers, violations)
-    }
-
-    /// What each member holds, now that nobody writes.
-    async fn final_states(
-        &mut self,
-        checkers: Vec<Checker>,
-        ids: &BTreeMap<usize, u64>,
-        violations: &mut Vec<Violation>,
-    ) -> Vec<FinalState> {
-        let deadline = now_ns() + self.plan.head.liveness_ms * MS;
-        let mut states = Vec::new();
-        for Checker { number, node, mut line } in checkers {
-            let id = ids.get(&number).copied().unwrap_or(number as u64);
-            let task = node.spawn(async move { final_state(&mut line, number, id).await });
-            match self.within(deadline, task).await {
-                Some(state) => states.push(state),
-                None => violations
-                    .push(violation("LIVE", format!("member n{number} told no hash of what it holds"))),
-            }
-        }
-        states
-    }
-
-    /// Lets time pass, while members that stop are noticed.
-    async fn quiet(&mut self, by: Duration) {
-        let task = madsim::task::spawn(pass(by));
-        let _ended: Option<()> = self.within(u64::MAX / 2, task).await;
-    }
-
     /// The task's result, while members that stop are noticed; `None` if it takes longer.
     async fn within<T>(&mut self, deadline_ns: u64, task: JoinHandle<T>) -> Option<T> {
         let exits = self.cluster.exits.clone();
@@ -333,22 +296,5 @@ impl World {
         let overwritten = DiskSim::get().take_overwrites();
         let stopped = stopped.into_iter().map(|sentence| violation("NOPANIC", sentence));
         stopped.chain(overwritten.into_iter().map(|sentence| violation("I5", sentence))).collect()
-    }
-}
-
-/// What a member holds once no one writes any more.
-async fn final_state(line: &mut Line, number: usize, id: u64) -> FinalState {
-    loop {
-        let all = workload::read_all(line, number).await;
-        let revision = all.header.as_ref().map_or(0, |header| header.revision);
-        let mut maintenance = MaintenanceClient::new(line.channel(number));
-        let mut request = tonic::Request::new(HashKvRequest { revision });
-        request.set_timeout(Duration::from_secs(3));
-        if let Ok(reply) = maintenance.hash_kv(request).await {
-            let reply = reply.into_inner();
-            let (compacted, hash) = (reply.compact_revision, reply.hash);
-            return FinalState { member: id, revision, compacted, hash, kvs: all.kvs };
-        }
-        pass(Duration::from_millis(100)).await;
     }
 }

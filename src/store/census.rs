@@ -86,6 +86,7 @@ pub async fn take(shared: &Shared) -> Census {
     loop {
         let pages = reader.pages(from, SLICE_PAGES);
         let Some(last) = pages.last() else { break };
+        assert!(behind(last) > from, "pages ascend");
         from = behind(last);
         counting.add(&mut census, &mut at, &pages);
         task::yield_now().await;

@@ -284,6 +284,8 @@ impl Checkpoint {
     /// Takes slices of the state and appends them once the store is durable up to them.
     async fn gather(&mut self, shared: &Shared) -> bool {
         let ground = shared.ground();
+        // No slice is larger than a portion.
+        let slice_bytes = usize::try_from(self.step_bytes).map_or(SLICE_BYTES, |step| step.min(SLICE_BYTES));
         let mut slices: Vec<Slice> = Vec::new();
         let mut from = self.cursor.clone();
         let mut bytes = 0;
@@ -293,7 +295,7 @@ impl Checkpoint {
                 if !Arc::ptr_eq(&shared.ground(), &ground) {
                     return false;
                 }
-                state.mvcc().checkpoint_slice(&from, SLICE_BYTES)
+                state.mvcc().checkpoint_slice(&from, slice_bytes)
             };
             bytes += slice.payload.len() as u64;
             let next = slice.next.clone();

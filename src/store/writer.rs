@@ -223,10 +223,10 @@ impl Writer {
         if !self.shared.starved.swap(true, Ordering::AcqRel) {
             crate::reached!("store commit waits for space");
             tracing::warn!(%error, "no disk space for the store: its commits wait");
+            self.shared.clean_more.notify_one();
         }
         self.show_sizes();
         self.shared.set_reserve(self.file.has_reserve());
-        self.shared.clean_more.notify_one();
         let clock = self.shared.clock.clone();
         let retry = clock.sleep(self.shared.options.space_retry);
         let chore = async {
@@ -240,8 +240,10 @@ impl Writer {
             chore = chore => Some(chore),
             () = retry => None,
         };
-        if let Some(chore) = chore {
-            self.chore(chore).await.map_err(|()| Error::Closed)?;
+        match chore {
+            Some(chore) => self.chore(chore).await.map_err(|()| Error::Closed)?,
+            // Not after each of its own chores: without space, it would try again and again.
+            None => self.shared.clean_more.notify_one(),
         }
         Ok(!done.is_closed())
     }

@@ -6,6 +6,7 @@
 
 use crate::dice::Dice;
 use bytes::Bytes;
+use std::collections::VecDeque;
 
 /// The unit in which a write may be lost.
 pub const SECTOR: u64 = 512;
@@ -47,7 +48,12 @@ pub struct Image {
     durable: Vec<u8>,
     pending: Vec<Pending>,
     written: Spans,
+    /// Where what was written ended at the last syncs, rising.
+    ends: VecDeque<u64>,
 }
+
+/// Syncs after which a later write of the same file vouches for what was synced before.
+const SYNCS_OLD: usize = 3;
 
 impl Image {
     pub fn length(&self) -> u64 {
@@ -71,6 +77,7 @@ impl Image {
     pub fn set_length(&mut self, length: u64) {
         self.readable.resize(length as usize, 0);
         self.written.cut(length);
+        self.ends.retain(|end| *end <= length);
         self.pending.push(Pending { change: Change::Length(length), stale: false });
     }
 
@@ -83,6 +90,13 @@ impl Image {
             }
             one.stale
         });
+        let end = self.written.0.last().map_or(0, |span| span.1);
+        if self.ends.back().is_none_or(|last| *last < end) {
+            self.ends.push_back(end);
+        }
+        if self.ends.len() > SYNCS_OLD {
+            self.ends.pop_front();
+        }
     }
 
     /// A sync that fails: some of it may be durable, all of it stays readable, and no later sync helps.
@@ -151,8 +165,20 @@ impl Image {
         self.pending.is_empty()
     }
 
+    /// Spans that were written and synced long ago, by position: all of a `closed` file's, else what
+    /// later syncs of the same file came behind.
+    pub fn old_spans(&self, closed: bool) -> Vec<(u64, u64)> {
+        let end = match closed && self.is_synced() {
+            true => self.ends.back().copied().unwrap_or(0),
+            false if self.ends.len() < SYNCS_OLD => 0,
+            false => self.ends[0],
+        };
+        let cut = |(from, to): (u64, u64)| (from, to.min(end));
+        self.synced_spans().into_iter().map(cut).filter(|(from, to)| from < to).collect()
+    }
+
     /// Spans that were written and synced, oldest position first.
-    pub fn synced_spans(&self) -> Vec<(u64, u64)> {
+    fn synced_spans(&self) -> Vec<(u64, u64)> {
         let mut spans = self.written.clone();
         for one in &self.pending {
             if let Change::Write { at, data } = &one.change {

@@ -166,6 +166,13 @@ impl Names {
         self.readable = whole;
     }
 
+    /// A directory and everything in it, gone at once and for good.
+    pub fn forget(&mut self, directory: &Path) {
+        self.readable.retain(|name, _| !name.starts_with(directory));
+        self.durable.retain(|name, _| !name.starts_with(directory));
+        self.pending.retain(|(name, _)| !name.starts_with(directory));
+    }
+
     /// Whether a file may be reached by some name now or after a crash.
     pub fn holds(&self, inode: u64) -> bool {
         let this = Entry::File(inode);

@@ -1,4 +1,5 @@
 use super::*;
+use crate::plan::Decay;
 use crate::seed;
 use crate::time::pass;
 use bytes::Bytes;
@@ -233,13 +234,76 @@ fn no_space_failing_syncs_and_overwriting() {
 fn rot_strikes_what_is_old_and_synced() {
     run(6, async || {
         let (disk, sim, id) = (SimDisk::mount(), DiskSim::get(), madsim::plugin::node());
+        let rot = |decay| sim.rot(id, Path::new("/d"), decay);
         let file = prepared(&disk).await;
-        assert_eq!(sim.rot(id), None, "the newest file is spared");
-        let newer = disk.open(Path::new("/d/g"), Open::New).await.unwrap();
-        newer.append(0, page(5)).await.unwrap();
-        assert!(sim.rot(id).unwrap().ends_with("of /d/f"));
+        assert_eq!(rot(Decay::Bit), None, "what was written last is spared");
+        for place in 1..3 {
+            file.append(512 * place, page(2 + place as u8)).await.unwrap();
+            file.sync_data().await.unwrap();
+        }
+        assert_eq!(sim.rot(id, Path::new("/e"), Decay::Bit), None, "elsewhere");
+        assert!(rot(Decay::Bit).unwrap().ends_with("of /d/f"));
         let damaged = file.read_at(0, 512).await.unwrap();
         assert_eq!(damaged.iter().filter(|byte| **byte != 1).count(), 1);
+        assert_eq!(sim.rotten(id, Path::new("/")).len(), 1);
+        let later = file.read_at(512, 1024).await.unwrap();
+        assert_eq!(later, [page(3)[0].clone(), page(4)[0].clone()].concat(), "later syncs are needed");
+        for name in ["/d/g", "/d/h", "/d/i"] {
+            let newer = disk.open(Path::new(name), Open::New).await.unwrap();
+            newer.append(0, page(5)).await.unwrap();
+        }
+        let mut damaged = 0;
+        for decay in [Decay::Sector, Decay::Stray, Decay::Stray, Decay::Stray] {
+            damaged += usize::from(rot(decay).is_some());
+        }
+        assert!(damaged >= 2, "{damaged}");
+        disk.remove(Path::new(FILE)).await.unwrap();
+        assert_eq!(sim.rotten(id, Path::new("/")), Vec::<String>::new(), "rot goes with its file");
+    });
+}
+
+#[test]
+fn a_removed_file_takes_space_until_its_last_handle_is_gone() {
+    run(7, async || {
+        let (disk, sim, id) = (SimDisk::mount(), DiskSim::get(), madsim::plugin::node());
+        let file = prepared(&disk).await;
+        file.preallocate(4096).await.unwrap();
+        assert_eq!((sim.used(id), sim.peak(id, Path::new("/d"))), (4096, 4096));
+        disk.remove(Path::new(FILE)).await.unwrap();
+        assert_eq!(sim.used(id), 4096, "an open file is still there");
+        drop(file);
+        assert_eq!(sim.used(id), 0);
+        assert_eq!(sim.peak(id, Path::new("/d")), 4096);
+    });
+}
+
+#[test]
+fn a_directory_is_forgotten_with_all_that_is_in_it() {
+    run(8, async || {
+        let (disk, sim, id) = (SimDisk::mount(), DiskSim::get(), madsim::plugin::node());
+        drop(prepared(&disk).await);
+        sim.forget(id, Path::new("/d"));
+        assert_eq!(
+            disk.list_dir(Path::new("/d")).await.err().map(|error| error.kind()),
+            Some(ErrorKind::NotFound)
+        );
+        assert_eq!(disk.list_dir(Path::new("/")).await.unwrap(), []);
+        prepared(&disk).await;
+    });
+}
+
+#[test]
+fn reads_can_be_slow_alone() {
+    run(9, async || {
+        let (disk, sim, id) = (SimDisk::mount(), DiskSim::get(), madsim::plugin::node());
+        let file = prepared(&disk).await;
+        sim.set_faults(id, |faults| faults.slow_reads = 10_000);
+        let begun = crate::time::now_ns();
+        file.append(512, page(1)).await.unwrap();
+        let written = crate::time::now_ns();
+        drop(file.read_at(0, 512).await.unwrap());
+        let read = crate::time::now_ns();
+        assert!(written - begun < 10_000_000 && read - written >= 100_000_000, "{begun} {written} {read}");
     });
 }
 

@@ -7,6 +7,7 @@
 
 mod agree;
 mod check;
+mod hash;
 mod range;
 mod refusal;
 mod txn;
@@ -14,10 +15,10 @@ mod write;
 
 pub use refusal::Refusal;
 
-use crate::history::{Call, Outcome};
+use crate::history::{Call, Outcome, Record};
 use bytes::Bytes;
 use quorate_proto::{etcdserverpb as pb, mvccpb::KeyValue};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Most entries that a level of a txn may list (T2).
 pub const TXN_OPS_MAX: usize = 128;
@@ -30,11 +31,17 @@ pub struct Model {
     revision: i64,
     /// C2: -1 until the first compaction.
     compacted: i64,
+    /// Records that the revision of the last record has so far.
+    records: (i64, i64),
+    /// (member, number of the kind) of the alarms that are on.
+    alarms: BTreeSet<(u64, i32)>,
 }
 
 #[derive(Clone, Debug, Hash)]
 struct Version {
     revision: i64,
+    /// Which of its revision's records, from 0, in the order of execution.
+    sub: i64,
     /// `None`: deleted at that revision.
     pair: Option<KeyValue>,
 }
@@ -64,7 +71,13 @@ impl Default for Model {
 impl Model {
     /// P1: a fresh store stands at revision 1.
     pub fn new() -> Model {
-        Model { versions: BTreeMap::new(), revision: 1, compacted: -1 }
+        Model {
+            versions: BTreeMap::new(),
+            revision: 1,
+            compacted: -1,
+            records: (0, 0),
+            alarms: BTreeSet::new(),
+        }
     }
 
     pub fn now(&self) -> Moment {
@@ -83,6 +96,8 @@ impl Model {
 
     fn execute(&mut self, call: &Call) -> Result<Reply, Refusal> {
         let moment = self.now();
+        check::call(call)?;
+        self.check_alarms(call)?;
         self.check(call, moment)?;
         Ok(match call {
             Call::Range(_) => self.read(moment, call)?,
@@ -112,6 +127,30 @@ impl Model {
         }
     }
 
+    /// X2, X3: what alarms forbid, whoever raised them.
+    fn check_alarms(&self, call: &Call) -> Result<(), Refusal> {
+        let on = |kind: pb::AlarmType| self.alarms.iter().any(|(_, on)| *on == kind as i32);
+        match call.is_read() {
+            true => Ok(()),
+            false if on(pb::AlarmType::Corrupt) => Err(Refusal::Corrupt),
+            false if call.grows() && on(pb::AlarmType::Nospace) => Err(Refusal::NoSpace),
+            false => Ok(()),
+        }
+    }
+
+    /// X4, as an entry of the log: what it answers is not looked at.
+    pub fn alarm(&mut self, request: &pb::AlarmRequest) {
+        use pb::alarm_request::AlarmAction;
+        let alarm = (request.member_id, request.alarm);
+        match AlarmAction::try_from(request.action) {
+            Ok(AlarmAction::Activate) if request.alarm != pb::AlarmType::None as i32 => {
+                self.alarms.insert(alarm);
+            }
+            Ok(AlarmAction::Deactivate) => drop(self.alarms.remove(&alarm)),
+            _ => {}
+        }
+    }
+
     /// What the request's content alone forbids, whatever the state.
     pub fn check_content(call: &Call) -> Result<(), Refusal> {
         check::call(call)
@@ -135,6 +174,25 @@ impl Model {
     /// Every live pair at a revision, ascending.
     pub fn pairs(&self, revision: i64) -> Vec<KeyValue> {
         self.select(b"\0", b"\0", revision)
+    }
+
+    /// What a finished compaction at `moment.compacted` leaves of the records up to
+    /// `moment.revision`, in order: of each key the newest record at or below the compacted
+    /// revision unless it is a deletion below it, and everything above.
+    pub fn records(&self, moment: Moment) -> Vec<Record> {
+        let Moment { revision, compacted } = moment;
+        let mut records = Vec::new();
+        for (key, versions) in &self.versions {
+            let newest = versions.partition_point(|version| version.revision <= compacted).checked_sub(1);
+            for (place, Version { revision: main, sub, pair }) in versions.iter().enumerate() {
+                let kept = newest == Some(place) && (pair.is_some() || *main == compacted);
+                if (*main > compacted || kept) && *main <= revision {
+                    records.push(Record { main: *main, sub: *sub, key: key.clone(), pair: pair.clone() });
+                }
+            }
+        }
+        records.sort_by_key(|record| (record.main, record.sub));
+        records
     }
 
     /// The pair that a key held at a revision.

@@ -15,10 +15,14 @@ pub enum Refusal {
     Compacted,
     FutureRevision,
     LeaseNotFound,
+    /// X1, X2: the store is full as far as a member can tell, or an alarm says so.
+    NoSpace,
+    /// X3.
+    Corrupt,
 }
 
 /// gRPC code and text of each.
-const TABLE: [(Refusal, i32, &str); 10] = [
+const TABLE: [(Refusal, i32, &str); 12] = [
     (Refusal::EmptyKey, 3, "etcdserver: key is not provided"),
     (Refusal::KeyNotFound, 3, "etcdserver: key not found"),
     (Refusal::ValueProvided, 3, "etcdserver: value is provided"),
@@ -29,6 +33,8 @@ const TABLE: [(Refusal, i32, &str); 10] = [
     (Refusal::Compacted, 11, "etcdserver: mvcc: required revision has been compacted"),
     (Refusal::FutureRevision, 11, "etcdserver: mvcc: required revision is a future revision"),
     (Refusal::LeaseNotFound, 5, "etcdserver: requested lease not found"),
+    (Refusal::NoSpace, 8, "etcdserver: mvcc: database space exceeded"),
+    (Refusal::Corrupt, 15, "etcdserver: corrupt cluster"),
 ];
 
 impl Refusal {

@@ -75,8 +75,10 @@ impl Model {
     }
 
     fn record(&mut self, key: Bytes, revision: i64, pair: Option<KeyValue>) {
+        let sub = if self.records.0 == revision { self.records.1 } else { 0 };
+        self.records = (revision, sub + 1);
         let versions = self.versions.entry(key).or_default();
         assert!(versions.last().is_none_or(|last| last.revision <= revision), "versions only grow");
-        versions.push(Version { revision, pair });
+        versions.push(Version { revision, sub, pair });
     }
 }

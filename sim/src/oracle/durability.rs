@@ -24,13 +24,9 @@ pub(super) fn against_log(evidence: &Evidence, order: &Order) -> Vec<Violation> 
 pub(super) fn judge(history: &History, evidence: &Evidence) -> Vec<Violation> {
     let mut violations = Vec::new();
     revisions(history, &mut violations);
-    let last = history
-        .ops
-        .iter()
-        .filter(|op| op.certainty() == Certainty::Answered)
-        .filter_map(|op| Some((op.revision()?, op.id)))
-        .max();
     for state in &evidence.final_states {
+        let before = |op: &&Op| op.certainty() == Certainty::Answered && op.settled_ns() <= state.at_ns;
+        let last = history.ops.iter().filter(before).filter_map(|op| Some((op.revision()?, op.id))).max();
         if let Some((revision, op)) = last
             && revision > state.revision
         {

@@ -47,6 +47,8 @@ pub(super) fn judge(history: &History, order: &Order) -> Vec<Violation> {
             None => match &op.outcome {
                 Outcome::Unknown => continue,
                 Outcome::Error { code, message, .. } => match Refusal::from_status(*code, message) {
+                    // What is in no log was refused by the member that was asked.
+                    Some(Refusal::NoSpace) => continue,
                     Some(refusal) => judge_refusal(op, refusal, floor, order),
                     None => continue,
                 },

@@ -8,12 +8,16 @@ pub mod durability;
 pub mod linear;
 pub mod liveness;
 mod order;
+mod records;
 pub mod replicas;
+mod room;
 pub mod search;
 pub mod session;
 
 #[cfg(test)]
 mod rehearsal;
+#[cfg(test)]
+mod room_tests;
 #[cfg(test)]
 mod tests;
 
@@ -22,7 +26,8 @@ use crate::history::{Certainty, Evidence, History, Op};
 /// A promise that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// `LIN`, `DUR`, `REV`, `HASH`, `SESSION`, `ELECTION`, `LOG`, `LIVE`, `BOUND` or `EVIDENCE`
+    /// `LIN`, `DUR`, `REV`, `HASH`, `HISTORY`, `CORRUPT`, `QUOTA`, `RETAIN`, `SIZE`, `SESSION`, `ELECTION`, `LOG`,
+    /// `LIVE`, `BOUND` or `EVIDENCE`
     /// (the run left too little to judge by).
     pub guarantee: &'static str,
     pub sentence: String,
@@ -51,6 +56,8 @@ pub fn judge(history: &History, evidence: &Evidence) -> Vec<Violation> {
         violations.extend(unplaced);
         violations.extend(linear::judge(history, &order));
         violations.extend(durability::against_log(evidence, &order));
+        violations.extend(records::judge(evidence, &order));
+        violations.extend(room::judge(history, evidence, &order));
     }
     violations.extend(search::judge(history));
     violations.extend(session::judge(history, evidence));

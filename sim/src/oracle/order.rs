@@ -7,11 +7,14 @@
 //! first finds a fit whenever there is one.
 
 use super::Violation;
-use crate::history::{Call, Certainty, CommittedEntry, Evidence, History, Op, Outcome};
+use crate::history::{Call, Certainty, CommittedEntry, Evidence, History, Op, Outcome, Retention};
 use crate::model::{Model, Moment, Refusal, Reply};
 use prost::Message;
 use quorate::env::trace::Probe;
-use quorate_proto::{etcdserverpb::InternalRaftRequest, raftpb::ConfChange};
+use quorate_proto::{
+    etcdserverpb::{AlarmRequest, AlarmType, InternalRaftRequest, alarm_request::AlarmAction},
+    raftpb::ConfChange,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A KV entry of the log, replayed.
@@ -46,7 +49,7 @@ impl Order {
         let entries = entries(evidence, &mut violations);
         let mut order = Order::replay(&entries, evidence, &mut violations);
         order.place(history);
-        order.report_unplaced(history, &mut violations);
+        order.report_unplaced(history, evidence.retention, &mut violations);
         (order, violations)
     }
 
@@ -67,7 +70,15 @@ impl Order {
         let mut moments = vec![model.now()];
         let mut requests = BTreeMap::new();
         for (index, entry) in entries {
-            let Some((request_id, call)) = decode(entry, violations) else { continue };
+            let (request_id, call) = match decode(entry, violations) {
+                Some(Entry::Call(request_id, call)) => (request_id, call),
+                Some(Entry::Alarm(request)) => {
+                    violations.extend(corrupt(*index, &request));
+                    model.alarm(&request);
+                    continue;
+                }
+                None => continue,
+            };
             if request_id != 0
                 && let Some(before) = requests.insert(request_id, *index)
             {
@@ -176,9 +187,18 @@ impl Order {
         }
     }
 
-    fn report_unplaced(&self, history: &History, violations: &mut Vec<Violation>) {
+    fn report_unplaced(
+        &self,
+        history: &History,
+        retention: Option<Retention>,
+        violations: &mut Vec<Violation>,
+    ) {
         let placed: BTreeSet<_> = self.placed.keys().map(|op| history.ops[*op].call.content()).collect();
         for slot in self.slots.iter().filter(|slot| slot.op.is_none()) {
+            if let (Call::Compact(request), Some(retention)) = (&slot.call, retention) {
+                violations.extend(too_much(slot, request.revision, retention));
+                continue;
+            }
             let content = slot.call.content();
             let refused = history
                 .ops
@@ -275,8 +295,41 @@ fn entries<'a>(evidence: &'a Evidence, violations: &mut Vec<Violation>) -> BTree
     entries
 }
 
-/// Request id and call of a KV entry; `None` for entries with no KV meaning.
-fn decode(entry: &CommittedEntry, violations: &mut Vec<Violation>) -> Option<(u64, Call)> {
+/// Members that compare themselves must find themselves alike.
+fn corrupt(index: u64, request: &AlarmRequest) -> Option<Violation> {
+    let raised = request.action == AlarmAction::Activate as i32;
+    (raised && request.alarm == AlarmType::Corrupt as i32).then(|| Violation {
+        guarantee: "CORRUPT",
+        sentence: format!(
+            "at index {index} members disagree, and {:x} is said to be wrong",
+            request.member_id
+        ),
+        op: None,
+    })
+}
+
+/// A compaction that a member came to by itself must leave what was to be retained.
+fn too_much(slot: &Slot, compacted: i64, retention: Retention) -> Option<Violation> {
+    let (Retention::Revisions(retained), Ok(reply)) = (retention, &slot.answer) else { return None };
+    (compacted > reply.revision() - retained).then(|| Violation {
+        guarantee: "RETAIN",
+        sentence: format!(
+            "at revision {} a member compacted at {compacted} by itself, though {retained} revisions are to be retained",
+            reply.revision()
+        ),
+        op: None,
+    })
+}
+
+/// What an entry means to the store.
+enum Entry {
+    /// With the request's id.
+    Call(u64, Call),
+    Alarm(AlarmRequest),
+}
+
+/// `None` for entries with no meaning to the store.
+fn decode(entry: &CommittedEntry, violations: &mut Vec<Violation>) -> Option<Entry> {
     let request = match InternalRaftRequest::decode(entry.data.clone()) {
         Ok(request) => request,
         Err(_) if ConfChange::decode(entry.data.clone()).is_ok() => return None,
@@ -296,6 +349,9 @@ fn decode(entry: &CommittedEntry, violations: &mut Vec<Violation>) -> Option<(u6
         request.txn.map(Call::Txn),
         request.compaction.map(Call::Compact),
     ];
+    if let Some(alarm) = request.alarm {
+        return Some(Entry::Alarm(alarm));
+    }
     let call = calls.into_iter().flatten().next()?;
-    if call.is_read() { None } else { Some((request_id, call)) }
+    if call.is_read() { None } else { Some(Entry::Call(request_id, call)) }
 }

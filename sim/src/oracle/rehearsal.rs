@@ -1,7 +1,7 @@
 //! Runs of the model itself, recorded as if a cluster had been asked: what the
 //! judges must find good, and what tests then spoil.
 
-use crate::history::{Call, CommittedEntry, Evidence, FinalState, History, Op, Outcome};
+use crate::history::{Call, CommittedEntry, Evidence, FinalState, History, Op, Outcome, Records};
 use crate::model::{Model, Moment};
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -93,11 +93,7 @@ impl Rehearsal {
     }
 
     fn log(&mut self, call: &Call, effect_ns: u64) {
-        let index = self.evidence.committed.len() as u64 + 1;
-        let mut request = pb::InternalRaftRequest {
-            header: Some(pb::RequestHeader { id: 1_000 + index, ..Default::default() }),
-            ..Default::default()
-        };
+        let mut request = pb::InternalRaftRequest::default();
         match call.clone() {
             Call::Put(put) => request.put = Some(put),
             Call::DeleteRange(delete) => request.delete_range = Some(delete),
@@ -105,6 +101,33 @@ impl Rehearsal {
             Call::Compact(compaction) => request.compaction = Some(compaction),
             Call::Range(_) => panic!("a range is not logged"),
         }
+        self.log_request(request, effect_ns);
+    }
+
+    /// A compaction that a member came to by itself.
+    pub fn compact_itself(&mut self, revision: i64) {
+        let compaction = pb::CompactionRequest { revision, physical: false };
+        self.steps += 1;
+        drop(self.model.apply(&Call::Compact(compaction)));
+        let request = pb::InternalRaftRequest { compaction: Some(compaction), ..Default::default() };
+        self.log_request(request, self.steps * PACE_NS);
+        self.moments.push(self.model.now());
+    }
+
+    /// An alarm of member 1 goes on or off.
+    pub fn alarm(&mut self, kind: pb::AlarmType, on: bool) {
+        use pb::alarm_request::AlarmAction;
+        let action = if on { AlarmAction::Activate } else { AlarmAction::Deactivate };
+        let alarm = pb::AlarmRequest { action: action as i32, member_id: 1, alarm: kind as i32 };
+        self.steps += 1;
+        self.model.alarm(&alarm);
+        let request = pb::InternalRaftRequest { alarm: Some(alarm), ..Default::default() };
+        self.log_request(request, self.steps * PACE_NS);
+    }
+
+    fn log_request(&mut self, mut request: pb::InternalRaftRequest, effect_ns: u64) {
+        let index = self.evidence.committed.len() as u64 + 1;
+        request.header = Some(pb::RequestHeader { id: 1_000 + index, ..Default::default() });
         let data = Bytes::from(request.encode_to_vec());
         for member in 1..=MEMBERS {
             let digest = index as u32;
@@ -127,10 +150,19 @@ impl Rehearsal {
         self.evidence.final_states = (1..=MEMBERS)
             .map(|member| FinalState {
                 member,
+                round: 0,
+                at_ns: u64::MAX,
                 revision,
                 compacted,
-                hash: 7,
+                hash: self.model.hash_kv(self.model.now()),
                 kvs: self.model.pairs(revision),
+                records: Some(Records {
+                    all: self.model.records(self.model.now()),
+                    history: (self.model.records(self.model.now()).into_iter())
+                        .filter(|record| record.main >= compacted)
+                        .collect(),
+                }),
+                sizes: None,
             })
             .collect();
         (self.history, self.evidence)

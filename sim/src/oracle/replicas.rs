@@ -154,8 +154,11 @@ fn final_states(evidence: &Evidence, violations: &mut Vec<Violation>) {
             ));
         }
     }
-    let revisions: Vec<_> = evidence.final_states.iter().map(|state| state.revision).collect();
-    if revisions.iter().min() != revisions.iter().max() {
+    let mut rounds: BTreeMap<usize, Vec<i64>> = BTreeMap::new();
+    for state in &evidence.final_states {
+        rounds.entry(state.round).or_default().push(state.revision);
+    }
+    for revisions in rounds.values().filter(|revisions| revisions.iter().min() != revisions.iter().max()) {
         violations.push(violation("LIVE", format!("members did not end at one revision: {revisions:?}")));
     }
 }

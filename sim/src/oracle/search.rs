@@ -127,7 +127,10 @@ fn step(model: &mut Model, op: &Op, must: bool) -> bool {
 
 /// Reads that may be stale and what certainly did not happen are not part of the order.
 fn counts(op: &Op) -> bool {
-    !op.call.is_serializable() && op.certainty() != Certainty::Nothing
+    // Whether there was room, only the log can tell.
+    let no_room = matches!(&op.outcome, Outcome::Error { code, message, .. }
+        if matches!(Refusal::from_status(*code, message), Some(Refusal::NoSpace | Refusal::Corrupt)));
+    !op.call.is_serializable() && op.certainty() != Certainty::Nothing && !no_room
 }
 
 fn digest(model: &Model) -> u64 {

@@ -1,8 +1,8 @@
 //! Draws a plan from a scenario and a seed.
 
 use super::{
-    Against, Ask, At, Branches, Drawn, Erase, Fault, Head, Plan, Planned, PlannedFault, Read, Span, Store,
-    Test, Whom,
+    Against, Ask, At, Branches, Decay, Drawn, Erase, Fault, Head, Plan, Planned, PlannedFault, Read, Retain,
+    Span, Store, Test, Whom,
 };
 use crate::dice::Dice;
 use crate::scenario::{FaultKind, Kind, Pace, Scenario};
@@ -12,6 +12,10 @@ const NUL: &str = "\0";
 /// Reads of one client around a transfer of leadership.
 const BURST_READS_MAX: u64 = 4;
 const BURST_MS: u64 = 300;
+/// How often stored bytes rot in a run.
+const DECAYS_MAX: usize = 3;
+/// Of a disk that is nearly full.
+const LEFT_BYTES_MAX: u64 = 300_000;
 
 impl Plan {
     /// The plan that (scenario, seed) stands for.
@@ -36,6 +40,7 @@ impl Plan {
                 liveness_ms: scenario.liveness_seconds * 1000,
                 sizes: draw_sizes(scenario, &mut stream("sizes")),
                 kinds: faults_on.iter().map(|(kind, _)| name(kind)).collect(),
+                restart: scenario.restart,
             },
             ops: Vec::new(),
             faults: Vec::new(),
@@ -120,6 +125,19 @@ fn draw_sizes(scenario: &Scenario, dice: &mut Dice) -> Drawn {
         store_cache_bytes: draw(sizes.store_cache_bytes),
         commit_bytes: draw(sizes.commit_bytes),
         commit_ms: draw(sizes.commit_ms),
+        index_segment_bytes: round(draw(sizes.index_segment_bytes), sizes.page_bytes),
+        clean_ms: draw(sizes.clean_ms),
+        scrub_ms: sizes.scrub_ms.map_or(0, &mut draw),
+        quota_bytes: sizes.quota_bytes.map_or(0, &mut draw),
+        retain: match (draw([0, 2]), sizes.retain_revisions, sizes.retain_ms) {
+            (0, Some(range), _) => Retain::Revisions(draw(range)),
+            (1, _, Some(range)) => Retain::Period(draw(range)),
+            _ => Retain::Everything,
+        },
+        compare_ms: match (draw([0, 1]), sizes.compare_ms) {
+            (0, Some(range)) => draw(range),
+            _ => 0,
+        },
         latency_us: [latency_low, latency_low + draw(sizes.latency_spread_us)],
         drift_ppm: (0..scenario.members).map(|_| draw([0, 400]) as i64 - 200).collect(),
     }
@@ -154,6 +172,15 @@ impl FaultDraw<'_> {
                         FaultKind::Rot => Fault::Rot { member: struck },
                         _ => Fault::Misdirect { member: struck },
                     }
+                }
+                FaultKind::Decay => {
+                    // The same member again: what rotted first may have been cleaned away unseen.
+                    if struck >= DECAYS_MAX {
+                        return;
+                    }
+                    struck += 1;
+                    let how = *self.dice.pick(&[Decay::Bit, Decay::Bit, Decay::Sector, Decay::Stray]);
+                    Fault::Decay { member: 1, how }
                 }
                 _ => self.draw(kind, hold),
             };
@@ -208,7 +235,20 @@ impl FaultDraw<'_> {
                 Fault::WallJump { whom, by_ms: self.dice.between(0, 20_000_000_000) as i64 - 10_000_000_000 }
             }
             FaultKind::SyncError => Fault::SyncError { whom, percent: self.dice.between(5, 100), hold_ms },
-            FaultKind::NoSpace => Fault::NoSpace { whom, hold_ms },
+            FaultKind::NoSpace => {
+                // Often nothing at all is left; else it shrinks and grows.
+                let left = match self.dice.chance(0.4) {
+                    true => vec![0],
+                    false => {
+                        (0..self.dice.between(2, 6)).map(|_| self.dice.between(0, LEFT_BYTES_MAX)).collect()
+                    }
+                };
+                Fault::NoSpace { whom, left, hold_ms }
+            }
+            FaultKind::SlowReads => Fault::SlowReads { whom, factor: self.dice.between(3, 300), hold_ms },
+            FaultKind::SpoilIndex => Fault::SpoilIndex { whom, gone: self.dice.chance(0.5) },
+            FaultKind::Defragment => Fault::Defragment { whom },
+            FaultKind::Relieve => Fault::Relieve { wipe: self.dice.chance(0.6) },
             FaultKind::SlowDisk => Fault::SlowDisk { whom, factor: self.dice.between(3, 100), hold_ms },
             FaultKind::LeaderLoss => match self.dice.below(4) {
                 0 => Fault::PowerLoss { whom: Whom::Leader, hold_ms },
@@ -225,7 +265,7 @@ impl FaultDraw<'_> {
                 let to = if self.dice.chance(0.9) { Whom::Follower(nth) } else { Whom::Member(nth) };
                 Fault::Transfer { to }
             }
-            FaultKind::Rot | FaultKind::Misdirect => unreachable!("drawn by the caller"),
+            FaultKind::Rot | FaultKind::Misdirect | FaultKind::Decay => unreachable!("drawn by the caller"),
         }
     }
 

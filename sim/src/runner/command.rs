@@ -64,6 +64,23 @@ enum Command {
         #[arg(long)]
         mutant: Option<String>,
     },
+    /// Runs a store through a scripted history with each accident at each place of it.
+    Exhaust {
+        /// Of the scripts: first and end.
+        #[arg(long, value_parser = parse_seeds, default_value = "0..1")]
+        seeds: Range<u64>,
+        /// Entries of a script.
+        #[arg(long, default_value_t = 60)]
+        entries: u64,
+        /// Every n-th place alone.
+        #[arg(long, default_value_t = 1)]
+        stride: u64,
+        /// Stops at the first that is wrong.
+        #[arg(long)]
+        first: bool,
+        #[arg(long)]
+        mutant: Option<String>,
+    },
     /// Lists the scenarios.
     List,
     /// Prints the plan of a seed: JSON, one line for each operation and fault.
@@ -110,6 +127,16 @@ fn act(scenarios: &Path, command: Command) -> Result<bool, Failure> {
                 println!("{:<12} {}", scenario.name, scenario.about);
             }
             Ok(true)
+        }
+        Command::Exhaust { seeds, entries, stride, first, mutant } => {
+            mutant.as_deref().map_or(Ok(()), crate::mutant::choose)?;
+            let mut good = true;
+            for seed in seeds {
+                let summary = crate::exhaust::run(seed, entries, stride.max(1), first);
+                println!("script {seed}: {summary}");
+                good &= summary.wrong.is_empty();
+            }
+            Ok(good)
         }
         Command::Plan { scenario, seed, out } => {
             let text = Plan::draw(&Scenario::load(scenarios, &scenario)?, seed).to_lines();

@@ -1,18 +1,18 @@
 //! What each fault does to the world, and what undoes it.
 
-use super::{MS, World, client_node};
+use super::{MS, World};
 use crate::clock::ClockSim;
-use crate::cluster::{State, client_address};
+use crate::cluster::{INDEX_DIR, STORE_DIR, State};
 use crate::disk::{DiskSim, Faults};
 use crate::journal::note;
-use crate::plan::{Fault, Whom};
+use crate::plan::{Decay, Fault, Whom};
 use crate::time::now_ns;
-use quorate::env::net::{Channel, HttpOptions};
-use quorate_proto::etcdserverpb::{MoveLeaderRequest, maintenance_client::MaintenanceClient};
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
-/// Who asks for a transfer of leadership waits so long.
-const TRANSFER_LASTS: Duration = Duration::from_secs(3);
+/// A checkpoint that is spoilt has so many damaged places.
+const SPOILT_PLACES: usize = 8;
+/// How long a member is down whose checkpoint is spoilt.
+const SPOILT_DOWN_MS: u64 = 300;
 
 /// An item of the agenda.
 #[derive(Clone, Debug)]
@@ -27,6 +27,8 @@ pub enum Act {
     Loss,
     /// One kind of disk trouble ends.
     Repair(usize, Trouble),
+    /// So many more bytes fit from now on.
+    Left(usize, u64),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +36,7 @@ pub enum Trouble {
     Sync,
     Space,
     Slow,
+    SlowReads,
 }
 
 impl World {
@@ -47,11 +50,12 @@ impl World {
             Act::Latency => self.plan_latency(),
             Act::Loss => self.cluster.cables.set_loss(0.0),
             Act::Repair(number, trouble) => self.repair(number, trouble),
+            Act::Left(number, bytes) => self.leave(number, bytes),
         }
     }
 
     /// Members that the words stand for now.
-    fn resolve(&mut self, whom: &Whom) -> usize {
+    pub(super) fn resolve(&mut self, whom: &Whom) -> usize {
         let members = self.cluster.len();
         let leader = self.leader();
         match whom {
@@ -158,23 +162,53 @@ impl World {
                 let trouble = move |faults: &mut Faults| faults.sync_error = percent as f64 / 100.0;
                 self.trouble(number, trouble, Trouble::Sync, hold_ms);
             }
-            Fault::NoSpace { whom, hold_ms } => {
+            Fault::NoSpace { whom, left, hold_ms } => {
                 let number = self.resolve(&whom);
-                let used = DiskSim::get().used(self.cluster.node(number));
-                self.trouble(number, move |faults| faults.capacity = Some(used), Trouble::Space, hold_ms);
+                let step_ms = hold_ms / left.len().max(1) as u64;
+                for (step, bytes) in left.iter().enumerate() {
+                    self.after(step as u64 * step_ms, Act::Left(number, *bytes));
+                }
+                self.after(hold_ms, Act::Repair(number, Trouble::Space));
             }
+            Fault::SlowReads { whom, factor, hold_ms } => {
+                let number = self.resolve(&whom);
+                DiskSim::get().set_faults(self.cluster.node(number), |faults| faults.slow_reads = factor);
+                self.after(hold_ms, Act::Repair(number, Trouble::SlowReads));
+            }
+            Fault::Decay { member, how } => {
+                let number = (member - 1) % self.cluster.len() + 1;
+                let rot = DiskSim::get().rot(self.cluster.node(number), Path::new(STORE_DIR), how);
+                if let Some(place) = rot {
+                    note(|| format!("n{number}: {place} rots"));
+                    quorate::reached!("a store rotted while its member ran");
+                    self.cluster.damage(number);
+                    self.rotten_since.insert(number, now_ns());
+                }
+            }
+            Fault::SpoilIndex { whom, gone } => {
+                let number = self.resolve(&whom);
+                if self.cluster.state(number) == State::Up {
+                    self.kill(number, false, SPOILT_DOWN_MS);
+                    self.spoil_index(number, gone);
+                }
+            }
+            Fault::Defragment { whom } => {
+                let number = self.resolve(&whom);
+                self.ask_to_defragment(number);
+            }
+            Fault::Relieve { wipe } => self.ask_for_relief(wipe),
             Fault::SlowDisk { whom, factor, hold_ms } => {
                 let number = self.resolve(&whom);
                 DiskSim::get().set_faults(self.cluster.node(number), |faults| faults.slow = factor);
                 self.after(hold_ms, Act::Repair(number, Trouble::Slow));
             }
             Fault::Transfer { to } => {
-                let (leader, target) = (self.resolve(&Whom::Leader), self.resolve(&to));
-                self.ask_to_hand_over(leader, target);
+                self.ask_to_hand_over(&to);
             }
             Fault::Rot { member } => {
                 let number = (member - 1) % self.cluster.len() + 1;
-                if let Some(place) = DiskSim::get().rot(self.cluster.node(number)) {
+                let rot = DiskSim::get().rot(self.cluster.node(number), Path::new("/data"), Decay::Bit);
+                if let Some(place) = rot {
                     note(|| format!("n{number}: {place} rots"));
                     self.cluster.damage(number);
                     // A restart makes it look at what rotted.
@@ -189,26 +223,6 @@ impl World {
         }
     }
 
-    /// Asks as a client would; whatever comes of it, the oracles of the others judge.
-    fn ask_to_hand_over(&mut self, leader: usize, target: usize) {
-        let to = self.cluster.ids.iter().find(|(_, number)| **number == target);
-        let target_id = *to.expect("every member has an id").0;
-        let operator = self.operator.get_or_insert_with(|| {
-            // The number between the clients and those who ask at the end.
-            client_node(&mut self.cluster, self.plan.head.clients as u32)
-        });
-        operator.spawn(async move {
-            let channel = Channel::lazy(&client_address(leader), HttpOptions::default());
-            let mut request = tonic::Request::new(MoveLeaderRequest { target_id });
-            request.set_timeout(TRANSFER_LASTS);
-            let answer = MaintenanceClient::new(channel).move_leader(request).await;
-            note(|| match answer {
-                Ok(_) => format!("n{leader} handed over to n{target}"),
-                Err(status) => format!("n{leader} did not hand over to n{target}: {status}"),
-            });
-        });
-    }
-
     /// Disk trouble that a member may stop over.
     fn trouble(&mut self, number: usize, change: impl FnOnce(&mut Faults), kind: Trouble, hold_ms: u64) {
         DiskSim::get().set_faults(self.cluster.node(number), change);
@@ -221,7 +235,42 @@ impl World {
             Trouble::Sync => faults.sync_error = 0.0,
             Trouble::Space => faults.capacity = None,
             Trouble::Slow => faults.slow = 1,
+            Trouble::SlowReads => faults.slow_reads = 1,
         });
+        if matches!(trouble, Trouble::Space) {
+            self.no_longer_full(number);
+        }
+    }
+
+    /// So many more bytes fit.
+    fn leave(&mut self, number: usize, bytes: u64) {
+        let (disks, node) = (DiskSim::get(), self.cluster.node(number));
+        let fits = disks.used(node) + bytes;
+        note(|| format!("n{number}: {bytes} bytes are left"));
+        disks.set_faults(node, |faults| faults.capacity = Some(fits));
+        self.full_since.entry(number).or_insert_with(now_ns);
+    }
+
+    fn no_longer_full(&mut self, number: usize) {
+        if let Some(since) = self.full_since.remove(&number) {
+            self.full_ns.entry(number).or_default().push((since, now_ns()));
+        }
+    }
+
+    /// A checkpoint may be damaged in any way: it costs time, never data.
+    fn spoil_index(&mut self, number: usize, gone: bool) {
+        let (disks, node) = (DiskSim::get(), self.cluster.node(number));
+        if gone {
+            disks.forget(node, Path::new(INDEX_DIR));
+            quorate::reached!("a checkpoint of the index was gone");
+            return;
+        }
+        for _ in 0..SPOILT_PLACES {
+            if let Some(place) = disks.rot(node, Path::new(INDEX_DIR), Decay::Sector) {
+                note(|| format!("n{number}: {place} rots"));
+                quorate::reached!("a checkpoint of the index rotted");
+            }
+        }
     }
 
     /// Links between a side and the rest, by place among the cables.
@@ -295,6 +344,7 @@ impl World {
                 self.cluster.kill(number, false);
             }
             disks.cancel_freeze(id);
+            self.no_longer_full(number);
             ClockSim::get().set_drift(id, 0);
             self.cluster.resume(number);
             self.cluster.boot(number);
