@@ -79,12 +79,7 @@ impl Writer {
     /// One piece of work; an error was answered with already.
     async fn turn(&mut self, jobs: &mut mpsc::Receiver<Job>) -> Result<bool, ()> {
         self.make_reserve();
-        let reserve = async {
-            match &mut self.reserve {
-                Some(making) => making.await,
-                None => std::future::pending().await,
-            }
-        };
+        let reserve = until_made(&mut self.reserve);
         let clock = self.shared.clock.clone();
         // What found no space is tried again.
         let (stands, retry_after) = (self.file.has_reserve(), self.shared.options.space_retry);
@@ -137,10 +132,7 @@ impl Writer {
         self.reserve = Some(reserve);
     }
 
-    fn keep_reserve(
-        &mut self,
-        made: Result<Result<Reserve, pagefile::Error>, oneshot::error::RecvError>,
-    ) -> Result<(), ()> {
+    fn keep_reserve(&mut self, made: Made) -> Result<(), ()> {
         self.reserve = None;
         match made {
             Ok(Ok(reserve)) => self.file.keep_reserve(reserve),
@@ -229,19 +221,20 @@ impl Writer {
         self.shared.clean_more.notify_one();
         let clock = self.shared.clock.clone();
         let retry = clock.sleep(self.shared.options.space_retry);
+        let chores = &mut self.chores;
         let chore = async {
-            match self.chores.recv().await {
+            match chores.recv().await {
                 Some(chore) => chore,
                 None => std::future::pending().await,
             }
         };
-        let chore = tokio::select! {
+        let reserve = until_made(&mut self.reserve);
+        tokio::select! {
             biased;
-            chore = chore => Some(chore),
-            () = retry => None,
-        };
-        if let Some(chore) = chore {
-            self.chore(chore).await.map_err(|()| Error::Closed)?;
+            // It may hold the very space that is lacking.
+            made = reserve => self.keep_reserve(made).map_err(|()| Error::Closed)?,
+            chore = chore => self.chore(chore).await.map_err(|()| Error::Closed)?,
+            () = retry => {}
         }
         Ok(!done.is_closed())
     }
@@ -307,6 +300,16 @@ impl Writer {
             }
             Chore::Seal { answer: to } => answer_or_go_on(to, self.file.seal().await),
         }
+    }
+}
+
+type Made = Result<Result<Reserve, pagefile::Error>, oneshot::error::RecvError>;
+
+/// Completes when the spare segment that is being made, if one is, is there or failed.
+async fn until_made(reserve: &mut Option<oneshot::Receiver<Result<Reserve, pagefile::Error>>>) -> Made {
+    match reserve {
+        Some(making) => making.await,
+        None => std::future::pending().await,
     }
 }
 
