@@ -308,7 +308,7 @@ impl Cleaner {
         let copied = copying.copy.finish().await?;
         let size = copied.size();
         let (answer, adopted) = oneshot::channel();
-        let freed = self.ask(Chore::Adopt { copy: copied, answer }, adopted).await?;
+        let freed = self.ask(Chore::Adopt { copy: Box::new(copied), answer }, adopted).await?;
         if freed.is_some() {
             shared.ground().cache.forget(first..=PageNumber(end.0 - 1));
             shared.appended.fetch_add(size, Ordering::AcqRel);

@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 /// What the applier asks for.
 pub enum Job {
     /// Record pages in order, then the mark.
-    Commit(Batch),
+    Commit(Box<Batch>),
     /// Everything that is there gives way to these pages and this state.
     Replace(Box<Replacement>),
     /// After an idle moment: names the last sync on disk (I6).
@@ -35,7 +35,7 @@ pub enum Chore {
     /// `None`: the victims are not there (any more).
     BeginCopy { victims: Vec<u128>, bytes: u64, answer: oneshot::Sender<Result<Option<Copy>, Error>> },
     /// Bytes given back; `None` = the copy came too late.
-    Adopt { copy: Copied, answer: oneshot::Sender<Result<Option<u64>, Error>> },
+    Adopt { copy: Box<Copied>, answer: oneshot::Sender<Result<Option<u64>, Error>> },
     /// Seals the segment that is being written, so that it can be cleaned too.
     Seal { answer: oneshot::Sender<Result<(), Error>> },
 }
@@ -292,7 +292,7 @@ impl Writer {
                 answer_or_go_on(to, copy)
             }
             Chore::Adopt { copy, answer: to } => {
-                let adopted = self.file.adopt(copy).await;
+                let adopted = self.file.adopt(*copy).await;
                 if matches!(adopted, Ok(None)) {
                     crate::reached!("copy came too late");
                 }
