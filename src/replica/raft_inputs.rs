@@ -128,6 +128,7 @@ impl RaftLoop {
             return self.refuse(proposal, REFUSED_TOO_MANY);
         }
         if self.is_leader() {
+            self.batch_bytes += proposal.data.len();
             self.batch.push(proposal);
             return;
         }
@@ -202,14 +203,16 @@ impl RaftLoop {
         self.flush_proposals();
     }
 
-    /// Appends the turn's proposals, in one message to each follower.
+    /// Appends what was gathered, in one message to each follower.
     pub(super) fn flush_proposals(&mut self) {
         if self.batch.is_empty() {
             return;
         }
         let batch = std::mem::take(&mut self.batch);
+        self.batch_bytes = 0;
+        self.flushed = self.parts.shared.env.clock.now();
         if !self.is_leader() {
-            // Deposed by a message of the same turn.
+            // Deposed meanwhile.
             batch.into_iter().for_each(|proposal| self.propose(proposal));
             assert!(self.batch.is_empty(), "only a leader gathers a batch");
             return;

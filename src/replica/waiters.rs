@@ -16,7 +16,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -73,6 +73,8 @@ struct Held {
 #[derive(Default)]
 pub(super) struct Waiters {
     held: Mutex<Held>,
+    /// As many as `held` has waiting; each call's answer looks at it.
+    count: AtomicUsize,
 }
 
 impl Waiters {
@@ -99,6 +101,7 @@ impl Waiters {
         let waiting = Waiting { reply, data, since: now, deadline: now + within, sent: false };
         let before = held.waiting.insert(id, waiting);
         assert!(before.is_none(), "request id {id:x} is used twice");
+        self.count.store(held.waiting.len(), Ordering::Relaxed);
         Ok(answer)
     }
 
@@ -121,7 +124,12 @@ impl Waiters {
 
     /// Answers `id`; nothing happens if nobody waits any more. `answer` is made only when needed.
     pub fn answer(&self, id: u64, answer: impl FnOnce() -> Answer) {
-        let waiting = self.held().waiting.remove(&id);
+        let waiting = {
+            let mut held = self.held();
+            let waiting = held.waiting.remove(&id);
+            self.count.store(held.waiting.len(), Ordering::Relaxed);
+            waiting
+        };
         if let Some(waiting) = waiting {
             // The caller may have gone: then nobody wants the answer.
             let _ = waiting.reply.send(answer());
@@ -143,8 +151,9 @@ impl Waiters {
                 .filter(|(_, waiting)| waiting.deadline <= now)
                 .map(|(id, _)| *id)
                 .collect();
-            ids.into_iter()
-                .filter_map(|id| held.waiting.remove(&id))
+            let over: Vec<Waiting> = ids.into_iter().filter_map(|id| held.waiting.remove(&id)).collect();
+            self.count.store(held.waiting.len(), Ordering::Relaxed);
+            over.into_iter()
                 .map(|waiting| {
                     let error = match (waiting.sent, leader) {
                         (false, false) => ProposeError::NoLeader,
@@ -167,6 +176,7 @@ impl Waiters {
         let waiting = {
             let mut held = self.held();
             held.closed = true;
+            self.count.store(0, Ordering::Relaxed);
             std::mem::take(&mut held.waiting)
         };
         for waiting in waiting.into_values() {
@@ -175,7 +185,7 @@ impl Waiters {
     }
 
     pub fn len(&self) -> usize {
-        self.held().waiting.len()
+        self.count.load(Ordering::Relaxed)
     }
 }
 

@@ -4,7 +4,8 @@
 //! refuses new connections at once, lets calls in flight finish for at most
 //! [`HttpOptions::drain`], then cuts them off; `serve_http` returns only when
 //! no connection is left. Deadlines of gRPC calls are kept here
-//! ([`super::deadline`]), without a box. **Never** routes.
+//! ([`super::deadline`]), without a box. **Never** routes. The service
+//! must always be ready: nobody asks it.
 
 use super::{
     CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, HEADERS_BYTES_MAX, HttpOptions, Listener,
@@ -12,12 +13,15 @@ use super::{
     deadline::{Timed, TimedBody, alarm_of},
 };
 use crate::env::timer::{Runtime, Sleep, within};
-use axum::{Router, routing::future::RouteFuture};
+use bytes::Bytes;
 use http::{Request, Response};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper_util::{rt::TokioIo, server::conn::auto};
-use std::{convert::Infallible, net::SocketAddr, time::Duration};
+use std::{convert::Infallible, future::Future, net::SocketAddr, pin::Pin, task::Poll, time::Duration};
 use tokio::sync::{mpsc, watch};
+use tower_service::Service;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The peer's address, in the extensions of each request.
 #[derive(Clone, Copy, Debug)]
@@ -31,12 +35,17 @@ const PENDING_RESETS_MAX: usize = 1024;
 
 /// Serves gRPC and HTTP/1.1 on one port until `stop` turns true (or its sender
 /// is gone), then drains.
-pub async fn serve_http(
+pub async fn serve_http<S, B>(
     listener: Listener,
-    router: Router,
+    service: S,
     options: HttpOptions,
     mut stop: watch::Receiver<bool>,
-) {
+) where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    B: Body<Data = Bytes> + Default + Send + 'static,
+    B::Error: Into<BoxError>,
+{
     let builder = builder(&options);
     // Closes when the last connection has dropped its end.
     let (open, mut drained) = mpsc::channel::<Infallible>(1);
@@ -53,7 +62,7 @@ pub async fn serve_http(
                 }
             },
         };
-        let handler = Handler { router: router.clone(), peer: RemoteAddress(peer) };
+        let handler = Handler { service: service.clone(), peer: RemoteAddress(peer) };
         let connection = serve_connection(builder.clone(), stream, handler, options.drain, stop.clone());
         let open = open.clone();
         drop(tokio::spawn(async move {
@@ -97,18 +106,23 @@ fn builder(options: &HttpOptions) -> auto::Builder<Runtime> {
     builder
 }
 
-async fn serve_connection(
+async fn serve_connection<S, B>(
     builder: auto::Builder<Runtime>,
     stream: Stream,
-    handler: Handler,
+    handler: Handler<S>,
     drain: Duration,
     mut stop: watch::Receiver<bool>,
-) {
+) where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    B: Body<Data = Bytes> + Default + Send + 'static,
+    B::Error: Into<BoxError>,
+{
     let peer = handler.peer.0;
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), handler));
     let ended = tokio::select! {
         biased;
-        ended = connection.as_mut() => ended,
+        ended = last(connection.as_mut()) => ended,
         () = stopped(&mut stop) => {
             connection.as_mut().graceful_shutdown();
             match within(drain, connection).await {
@@ -126,20 +140,41 @@ async fn serve_connection(
     }
 }
 
-/// Hands a connection's requests to the router.
-struct Handler {
-    router: Router,
+/// Polls `connection` behind everything else that is ready on its thread. When many calls are
+/// answered at once, the first answer wakes their connection; polled then and there it would send
+/// that one alone, in a system call of its own, and wake again for the next.
+async fn last<F: Future + Unpin>(mut connection: F) -> F::Output {
+    let mut waited = false;
+    std::future::poll_fn(move |cx| {
+        if !std::mem::replace(&mut waited, true) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        waited = false;
+        Pin::new(&mut connection).poll(cx)
+    })
+    .await
+}
+
+/// Hands a connection's requests to the service.
+struct Handler<S> {
+    service: S,
     peer: RemoteAddress,
 }
 
-impl hyper::service::Service<Request<Incoming>> for Handler {
-    type Response = Response<TimedBody<axum::body::Body>>;
+impl<S, B> hyper::service::Service<Request<Incoming>> for Handler<S>
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone,
+    B: Body + Default,
+{
+    type Response = Response<TimedBody<B>>;
     type Error = Infallible;
-    type Future = Timed<RouteFuture<Infallible>>;
+    type Future = Timed<S::Future>;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         request.extensions_mut().insert(self.peer);
         let alarm = alarm_of(request.headers());
-        Timed::new(tower_service::Service::call(&mut self.router.clone(), request), alarm)
+        // Services of this kind are always ready.
+        Timed::new(self.service.clone().call(request), alarm)
     }
 }
