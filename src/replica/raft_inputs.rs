@@ -208,7 +208,7 @@ impl RaftLoop {
         if self.batch.is_empty() {
             return;
         }
-        let batch = std::mem::take(&mut self.batch);
+        let mut batch = std::mem::take(&mut self.batch);
         self.batch_bytes = 0;
         self.flushed = self.parts.shared.env.clock.now();
         if !self.is_leader() {
@@ -218,10 +218,7 @@ impl RaftLoop {
             return;
         }
         let waiters = self.parts.shared.waiters.clone();
-        let batch: Vec<Proposal> = batch
-            .into_iter()
-            .filter(|proposal| proposal.from.is_some() || waiters.mark_sent(proposal.id))
-            .collect();
+        waiters.mark_all_sent(&mut batch);
         if batch.is_empty() || self.append(batch.iter()) {
             return;
         }

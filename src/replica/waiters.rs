@@ -6,7 +6,7 @@
 //! looked at by [`Waiters::sweep`], so a proposal costs no timer. **Never** more than
 //! [`WAITING_MAX`].
 
-use super::ProposeError;
+use super::{ProposeError, inbox::Proposal};
 use crate::{
     env::{Moment, Rng},
     machine::Reply,
@@ -110,6 +110,16 @@ impl Waiters {
         self.held().waiting.get_mut(&id).map(|waiting| waiting.sent = true).is_some()
     }
 
+    /// As [`Waiters::mark_sent`] for many: leaves in `proposals` those of other members and those
+    /// that were not answered.
+    pub fn mark_all_sent(&self, proposals: &mut Vec<Proposal>) {
+        let mut held = self.held();
+        proposals.retain(|proposal| {
+            proposal.from.is_some()
+                || held.waiting.get_mut(&proposal.id).map(|waiting| waiting.sent = true).is_some()
+        });
+    }
+
     /// It was certainly not proposed after all; gives the request back for another try.
     pub fn mark_unsent(&self, id: u64) -> Option<Bytes> {
         let mut held = self.held();
@@ -133,6 +143,22 @@ impl Waiters {
         if let Some(waiting) = waiting {
             // The caller may have gone: then nobody wants the answer.
             let _ = waiting.reply.send(answer());
+        }
+    }
+
+    /// Answers many at once; nothing happens where nobody waits any more.
+    pub fn answer_all(&self, answers: impl Iterator<Item = (u64, Answer)>) {
+        let waiting: Vec<(oneshot::Sender<Answer>, Answer)> = {
+            let mut held = self.held();
+            let waiting = answers
+                .filter_map(|(id, answer)| held.waiting.remove(&id).map(|waiting| (waiting.reply, answer)))
+                .collect();
+            self.count.store(held.waiting.len(), Ordering::Relaxed);
+            waiting
+        };
+        for (reply, answer) in waiting {
+            // The caller may have gone: then nobody wants the answer.
+            let _ = reply.send(answer);
         }
     }
 

@@ -11,13 +11,14 @@ use super::{
     CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, HEADERS_BYTES_MAX, HttpOptions, Listener,
     SEND_BUFFER_BYTES_MAX, STREAM_WINDOW_BYTES, Stream,
     deadline::{Timed, TimedBody, alarm_of},
+    streams::{Begun, Together},
 };
 use crate::env::timer::{Runtime, Sleep, within};
 use bytes::Bytes;
 use http::{Request, Response};
 use hyper::body::{Body, Incoming};
 use hyper_util::{rt::TokioIo, server::conn::auto};
-use std::{convert::Infallible, future::Future, net::SocketAddr, pin::Pin, task::Poll, time::Duration};
+use std::{convert::Infallible, net::SocketAddr, time::Duration};
 use tokio::sync::{mpsc, watch};
 use tower_service::Service;
 
@@ -46,7 +47,6 @@ pub async fn serve_http<S, B>(
     B: Body<Data = Bytes> + Default + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    let builder = builder(&options);
     // Closes when the last connection has dropped its end.
     let (open, mut drained) = mpsc::channel::<Infallible>(1);
     loop {
@@ -63,7 +63,7 @@ pub async fn serve_http<S, B>(
             },
         };
         let handler = Handler { service: service.clone(), peer: RemoteAddress(peer) };
-        let connection = serve_connection(builder.clone(), stream, handler, options.drain, stop.clone());
+        let connection = serve_connection(stream, handler, options.clone(), stop.clone());
         let open = open.clone();
         drop(tokio::spawn(async move {
             connection.await;
@@ -81,8 +81,8 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
     drop(stop.wait_for(|stop| *stop).await);
 }
 
-fn builder(options: &HttpOptions) -> auto::Builder<Runtime> {
-    let mut builder = auto::Builder::new(Runtime);
+fn builder(options: &HttpOptions, calls: Begun) -> auto::Builder<Begun> {
+    let mut builder = auto::Builder::new(calls);
     builder
         .http1()
         .timer(Runtime)
@@ -107,10 +107,9 @@ fn builder(options: &HttpOptions) -> auto::Builder<Runtime> {
 }
 
 async fn serve_connection<S, B>(
-    builder: auto::Builder<Runtime>,
     stream: Stream,
     handler: Handler<S>,
-    drain: Duration,
+    options: HttpOptions,
     mut stop: watch::Receiver<bool>,
 ) where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
@@ -119,13 +118,16 @@ async fn serve_connection<S, B>(
     B::Error: Into<BoxError>,
 {
     let peer = handler.peer.0;
-    let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), handler));
+    let calls = Begun::default();
+    let builder = builder(&options, calls.clone());
+    let connection = builder.serve_connection(TokioIo::new(stream), handler);
+    let mut connection = std::pin::pin!(Together::new(connection, calls));
     let ended = tokio::select! {
         biased;
-        ended = last(connection.as_mut()) => ended,
+        ended = connection.as_mut() => ended,
         () = stopped(&mut stop) => {
-            connection.as_mut().graceful_shutdown();
-            match within(drain, connection).await {
+            connection.as_mut().connection().graceful_shutdown();
+            match within(options.drain, connection).await {
                 Ok(ended) => ended,
                 Err(_) => {
                     crate::reached!("a connection was cut off at stop");
@@ -138,22 +140,6 @@ async fn serve_connection<S, B>(
     if let Err(error) = ended {
         tracing::debug!(%peer, error, "connection ended");
     }
-}
-
-/// Polls `connection` behind everything else that is ready on its thread. When many calls are
-/// answered at once, the first answer wakes their connection; polled then and there it would send
-/// that one alone, in a system call of its own, and wake again for the next.
-async fn last<F: Future + Unpin>(mut connection: F) -> F::Output {
-    let mut waited = false;
-    std::future::poll_fn(move |cx| {
-        if !std::mem::replace(&mut waited, true) {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        waited = false;
-        Pin::new(&mut connection).poll(cx)
-    })
-    .await
 }
 
 /// Hands a connection's requests to the service.
