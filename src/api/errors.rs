@@ -267,6 +267,8 @@ pub fn read(error: ReadError) -> Status {
         // The member is about to leave (I6); another one has the data.
         ReadError::Disk(reason) => Status::unavailable(format!("quorate: store: {reason}")),
         ReadError::Decode(reason) => Status::unavailable(format!("quorate: store: {reason}")),
+        ReadError::Replaced => Status::unavailable(format!("quorate: {}", ReadError::Replaced)),
+        ReadError::Busy => Error::RequestTooManyRequests.status(),
     }
 }
 

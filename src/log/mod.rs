@@ -29,7 +29,7 @@ mod writer;
 mod tests;
 
 use crate::env::{Clock, Env};
-use crate::pagefile::{self, PageFile, PageReader};
+use crate::pagefile::{self, PageFile, PageNumber, PageReader};
 use crate::reached;
 use places::Places;
 use raft::eraftpb::{ConfState, Entry, HardState};
@@ -108,7 +108,6 @@ struct Shared {
     state: Mutex<State>,
     /// Wakes the writer.
     work: Notify,
-    reader: PageReader,
 }
 
 /// What waits for the writer.
@@ -125,6 +124,8 @@ struct Pending {
 struct State {
     tail: Tail,
     places: Places,
+    /// Reads the pages that `places` names.
+    reader: PageReader,
     hard_state: HardState,
     conf_state: ConfState,
     pending: Pending,
@@ -139,6 +140,12 @@ struct State {
     /// Runs of entries fetched for it, oldest first.
     fetched: VecDeque<Vec<Entry>>,
     fetched_bytes_max: u64,
+    /// The reserve, made aside for the writer.
+    made: Option<Result<pagefile::Reserve, pagefile::Error>>,
+    /// The writer's word: the spare segment stands ...
+    has_reserve: bool,
+    /// ... and what waits is not written because no space is left.
+    stalled: bool,
 }
 
 struct Alive(Arc<Shared>);
@@ -197,11 +204,12 @@ impl Log {
     ) -> Result<(Log, Writer, Opened), Error> {
         let sizes = pagefile::Options { page_size: options.page_size, segment_size: options.segment_size };
         let mut replay = Replay::new(Tail::new((0, 0), applied.0, options.cache_bytes));
-        let take = |page: pagefile::Page, _, _| {
+        let (mut file, _) = PageFile::open(env.disk.clone(), dir, sizes, env.rng.clone()).await?;
+        let mut pages = file.reader().scan(PageNumber(0));
+        while let Some(page) = pages.next().await? {
             replay.take(&page);
-            Ok(())
-        };
-        let (mut file, _) = PageFile::open(env.disk.clone(), dir, sizes, env.rng.clone(), take).await?;
+        }
+        drop(pages);
         let (mut tail, mut places, mut hard_state) = replay.finish()?;
         let start = tail.start().0;
         if start > applied.0 {
@@ -226,10 +234,10 @@ impl Log {
         };
         let shared = Arc::new(Shared {
             work: Notify::new(),
-            reader: file.reader(),
             state: Mutex::new(State {
                 tail,
                 places,
+                reader: file.reader(),
                 hard_state: hard_state.clone(),
                 conf_state,
                 pending: Pending::default(),
@@ -240,6 +248,9 @@ impl Log {
                 wanted: VecDeque::new(),
                 fetched: VecDeque::new(),
                 fetched_bytes_max: options.cache_bytes / 4,
+                made: None,
+                has_reserve: false,
+                stalled: false,
             }),
         });
         let clock: Arc<dyn Clock> = env.clock.clone();
@@ -328,16 +339,16 @@ impl Log {
         let mut bytes = 0;
         let mut next = low;
         while next < high && (entries.is_empty() || bytes < bytes_max) {
-            let runs = {
+            let (runs, reader) = {
                 let state = self.shared.lock();
                 if next <= state.tail.start().0 || next >= state.tail.first_in_memory() {
                     break;
                 }
                 let runs = state.places.from(next, high, FETCH_PAGES);
                 assert!(!runs.is_empty(), "entry {next} left memory, so a page holds it");
-                runs
+                (runs, state.reader.clone())
             };
-            let pages = runs.iter().map(|run| self.shared.reader.read(run.page));
+            let pages = runs.iter().map(|run| reader.read(run.page));
             let pages = futures::future::join_all(pages).await;
             let before = next;
             for (run, page) in runs.iter().zip(pages) {
@@ -385,6 +396,18 @@ impl Log {
     /// they are not durable or not applied yet.
     pub fn memory_bytes(&self) -> u64 {
         self.shared.lock().tail.bytes()
+    }
+
+    /// Whether a segment stands in reserve: the log can go on for a while
+    /// though no space is left on the disk.
+    pub fn has_reserve(&self) -> bool {
+        self.shared.lock().has_reserve
+    }
+
+    /// Whether what waits cannot be written because no space is left. Its
+    /// tickets are told once there is: the writer tries again by itself.
+    pub fn is_stalled_by_space(&self) -> bool {
+        self.shared.lock().stalled
     }
 
     /// What `snapshot` answers with: (index, term, conf state) of the store's

@@ -58,6 +58,7 @@ fn work(writer: &mut Writer) -> Result<Option<u64>, Error> {
         match block_on(writer.turn())? {
             Turn::Said(ticket, _) => told = Some(ticket),
             Turn::Kept => {}
+            Turn::Lacking => block_on(writer.make_reserve()),
             Turn::Idle | Turn::Over => return Ok(told),
         }
     }
@@ -211,6 +212,9 @@ fn the_writer_ends_with_the_last_handle_and_leaves_a_mark() {
     let clone = log.clone();
     drop(log);
     assert!(matches!(block_on(writer.turn()).unwrap(), Turn::Said(1, _)));
+    assert!(!clone.has_reserve());
+    assert!(matches!(block_on(writer.turn()).unwrap(), Turn::Lacking));
+    block_on(writer.make_reserve());
     assert!(matches!(block_on(writer.turn()).unwrap(), Turn::Idle));
     clone.append(&[entry(2, 1, 5)], None, 2);
     drop(clone);
@@ -234,7 +238,10 @@ fn damaged_pages_never_panic_the_replay() {
                 let mut replay = Replay::new(Tail::new((0, 0), 0, 1 << 20));
                 let page = |number, payload| pagefile::Page {
                     number: pagefile::PageNumber(number),
+                    span: 0,
                     kind: record::KIND,
+                    commit: pagefile::CommitNumber(number),
+                    label: pagefile::Label::default(),
                     payload,
                 };
                 replay.take(&page(1, Bytes::copy_from_slice(&bad[..cut])));

@@ -3,16 +3,19 @@
 //! Owns the page file and the order of what reaches it: many appends under one
 //! sync, a reset as one atomic replacement, and hard state and start in a
 //! synced newer page before a segment goes (I3). Promises to tell a ticket only
-//! after the sync that covers it. Never touches raft.
+//! after the sync that covers it; while no space is left it tells nothing,
+//! keeps what waits and tries again. Never touches raft.
 
 use super::{Error, Persisted, Shared, record};
 use crate::env::{Clock, task};
-use crate::pagefile::{PageFile, PageNumber};
+use crate::pagefile::{self, CommitNumber, Label, Page, PageFile, PageNumber};
+use crate::reached;
 use quorate_proto::quorate::v1 as stored;
 use raft::eraftpb::HardState;
 use std::{sync::Arc, time::Duration};
 
-/// After this long without work a mark is written that covers the last sync (I6).
+/// After this long without work a mark is written that covers the last sync
+/// (I6); after this long without space it is tried again.
 const IDLE: Duration = Duration::from_millis(200);
 
 /// The disk side: owns the page file; run it as a task of its own with [`Writer::run`].
@@ -29,6 +32,13 @@ pub struct Writer {
     busy: bool,
     /// Something was synced that no mark covers yet.
     unmarked: bool,
+    /// Could not be written for lack of space.
+    held: Option<Batch>,
+    /// No space was left, and the timer has not rung since.
+    stalled: bool,
+    rang: bool,
+    /// The reserve is being made aside.
+    making: bool,
 }
 
 /// What the writer takes in one turn.
@@ -40,6 +50,14 @@ pub(super) struct Batch {
     pub ticket: u64,
 }
 
+/// What became of a batch.
+pub(super) enum Written {
+    /// After a sync of so many seconds (`None`: nothing had to be written).
+    Durable(Option<f64>),
+    /// It is held until there is space.
+    NoSpace,
+}
+
 /// How a turn ended.
 pub(super) enum Turn {
     /// Everything up to the ticket is durable, after a sync of so many seconds
@@ -47,6 +65,8 @@ pub(super) enum Turn {
     Said(u64, Option<f64>),
     /// Housekeeping was done; there may be more to do.
     Kept,
+    /// Nothing to do but to make the reserve.
+    Lacking,
     /// Nothing to do.
     Idle,
     /// The last [`super::Log`] is gone and all is written.
@@ -62,7 +82,20 @@ impl Writer {
     ) -> Writer {
         let last = shared.lock().tail.last();
         // What a kill left may lie below no durable mark.
-        Writer { shared, file, hard_state, last, clock, armed: false, busy: false, unmarked: true }
+        Writer {
+            shared,
+            file,
+            hard_state,
+            last,
+            clock,
+            armed: false,
+            busy: false,
+            unmarked: true,
+            held: None,
+            stalled: false,
+            rang: false,
+            making: false,
+        }
     }
 
     /// Writes and syncs what [`super::Log::append`] hands in, many appends under one
@@ -82,6 +115,7 @@ impl Writer {
                     said(Persisted::Upto(ticket));
                 }
                 Ok(Turn::Kept) => {}
+                Ok(Turn::Lacking) => drop(task::spawn(self.make_reserve())),
                 Ok(Turn::Idle) => {
                     self.arm();
                     self.shared.work.notified().await;
@@ -103,7 +137,7 @@ impl Writer {
     /// Sets the idle timer: a task of its own, so that no timer is built for
     /// each turn. One runs at a time.
     fn arm(&mut self) {
-        if self.armed || !self.unmarked {
+        if self.armed || !(self.unmarked || self.stalled) {
             return;
         }
         (self.armed, self.busy) = (true, false);
@@ -117,27 +151,78 @@ impl Writer {
 
     /// Does the most urgent thing: what waits to be durable, then space, then marks.
     pub(super) async fn turn(&mut self) -> Result<Turn, Error> {
-        if let Some(batch) = self.take_batch() {
-            let ticket = batch.ticket;
-            let seconds = self.write(batch).await?;
-            return Ok(Turn::Said(ticket, seconds));
-        }
-        let (compacted, rang, closed) = {
+        let (compacted, closed) = {
             let mut state = self.shared.lock();
-            (std::mem::take(&mut state.compacted), std::mem::take(&mut state.rang), state.closed)
+            if std::mem::take(&mut state.rang) {
+                (self.rang, self.armed, self.stalled) = (true, false, false);
+            }
+            (state.compacted, state.closed)
         };
-        if rang {
-            self.armed = false;
+        self.take_reserve()?;
+        if let Some(batch) = self.next_batch(closed) {
+            let ticket = batch.ticket;
+            match self.write(batch).await? {
+                Written::Durable(seconds) => return Ok(Turn::Said(ticket, seconds)),
+                Written::NoSpace => {}
+            }
         }
-        if compacted {
+        if compacted && !self.stalled {
+            self.shared.lock().compacted = false;
             self.drop_segments().await?;
             return Ok(Turn::Kept);
         }
-        if closed || rang && !self.busy {
-            self.file.mark_synced().await?;
-            self.unmarked = false;
+        if closed {
+            // What is held was told to nobody.
+            unless_full(self.file.mark_synced().await)?;
+            return Ok(Turn::Over);
         }
-        Ok(if closed { Turn::Over } else { Turn::Idle })
+        if std::mem::take(&mut self.rang) && !self.busy {
+            self.unmarked = unless_full(self.file.mark_synced().await)?.is_none();
+        }
+        let lacking = !(self.stalled || self.making || self.file.has_reserve());
+        Ok(if lacking { Turn::Lacking } else { Turn::Idle })
+    }
+
+    /// Begins to make the reserve, to be awaited aside.
+    pub(super) fn make_reserve(&mut self) -> impl Future<Output = ()> + Send + 'static {
+        let making = self.file.make_reserve();
+        self.making = making.is_some();
+        let shared = self.shared.clone();
+        async move {
+            if let Some(making) = making {
+                let made = making.await;
+                shared.lock().made = Some(made);
+                shared.work.notify_one();
+            }
+        }
+    }
+
+    /// Takes the reserve that was made aside, or why it was not.
+    fn take_reserve(&mut self) -> Result<(), Error> {
+        let Some(made) = self.shared.lock().made.take() else { return Ok(()) };
+        self.making = false;
+        match unless_full(made)? {
+            Some(reserve) => self.file.keep_reserve(reserve),
+            None => self.stalled = true,
+        }
+        self.shared.lock().has_reserve = self.file.has_reserve();
+        Ok(())
+    }
+
+    /// What is to be written now. A batch that is held comes first, unless the
+    /// log begins anew: then it is void.
+    fn next_batch(&mut self, closed: bool) -> Option<Batch> {
+        if self.held.is_none() {
+            return self.take_batch();
+        }
+        if self.stalled && !closed {
+            return None;
+        }
+        if self.shared.lock().pending.reset {
+            self.held = None;
+            return self.take_batch();
+        }
+        self.held.take()
     }
 
     pub(super) fn take_batch(&self) -> Option<Batch> {
@@ -154,47 +239,58 @@ impl Writer {
         Some(Batch { reset: pending.reset.then(|| state.tail.start()), entries, hard_state, ticket })
     }
 
-    /// Makes a batch durable and tells the shared state.
-    pub(super) async fn write(&mut self, batch: Batch) -> Result<Option<f64>, Error> {
-        let Batch { reset, entries, hard_state, .. } = batch;
+    /// Makes a batch durable and tells the shared state; keeps it if no space is left.
+    pub(super) async fn write(&mut self, batch: Batch) -> Result<Written, Error> {
+        let Batch { reset, entries, hard_state, .. } = &batch;
         let changed = (hard_state.term, hard_state.vote) != (self.hard_state.term, self.hard_state.vote);
         if reset.is_none() && entries.is_empty() && !changed {
-            return Ok(None);
+            return Ok(Written::Durable(None));
         }
         assert!(hard_state.term >= self.hard_state.term, "the hard state's term never falls");
-        let hard_state_changed = reset.is_some() || hard_state != self.hard_state;
-        if let Some((index, _)) = reset {
-            self.last = index;
-        }
+        let hard_state_changed = reset.is_some() || *hard_state != self.hard_state;
+        let mut last_index = reset.map_or(self.last, |(index, _)| index);
         if let Some((first, last)) = entries.first().zip(entries.last()) {
-            assert!(first.index <= self.last + 1, "entry {} leaves a gap after {}", first.index, self.last);
-            self.last = last.index;
+            assert!(first.index <= last_index + 1, "entry {} leaves a gap after {last_index}", first.index);
+            last_index = last.index;
         }
-        let records = record::encode(entries, hard_state_changed.then_some(&hard_state), reset);
-        let mut runs: Vec<(u64, u64, PageNumber)> = Vec::new();
-        for record in records {
-            let page = self.file.append(record::KIND, record.payload);
-            runs.extend(record.entries.map(|(first, last)| (first, last, page)));
-        }
+        let records = record::encode(entries.clone(), hard_state_changed.then_some(hard_state), *reset);
         let began = self.clock.now();
-        if reset.is_some() {
-            self.file.replace().await?;
+        let runs = if reset.is_some() {
+            let (pages, runs) = pages(self.file.next_number(), records);
+            unless_full(self.file.replace(pages).await)?.map(|_| runs)
         } else {
-            self.file.commit().await?;
-            self.file.sync().await?;
-        }
+            let mut runs = Vec::new();
+            for record in records {
+                let page = self.file.append(record::KIND, label(&record), record.payload);
+                runs.extend(record.entries.map(|(first, last)| (first, last, page)));
+            }
+            unless_full(commit(&mut self.file).await)?.map(|_| runs)
+        };
+        let Some(runs) = runs else {
+            self.file.abandon();
+            reached!("log without space");
+            self.held = Some(batch);
+            self.stalled = true;
+            self.shared.lock().stalled = true;
+            return Ok(Written::NoSpace);
+        };
         let seconds = self.clock.now().since(began).as_secs_f64();
-        self.hard_state = hard_state;
+        let Batch { reset, hard_state, .. } = batch;
+        (self.hard_state, self.last) = (hard_state, last_index);
         (self.busy, self.unmarked) = (true, true);
         let mut state = self.shared.lock();
         if reset.is_some() {
-            state.places = super::Places::default();
+            (state.places, state.reader) = (super::Places::default(), self.file.reader());
         }
         for (first, last, page) in runs {
             state.places.put(first, last, page);
         }
         state.written(self.last);
-        Ok(Some(seconds))
+        state.has_reserve = self.file.has_reserve();
+        if std::mem::take(&mut state.stalled) {
+            reached!("log has space again");
+        }
+        Ok(Written::Durable(Some(seconds)))
     }
 
     /// Gives back the segments that hold only entries before the log's start.
@@ -214,14 +310,54 @@ impl Writer {
             return Ok(());
         }
         for record in record::encode(Vec::new(), Some(&self.hard_state), Some(start)) {
-            self.file.append(record::KIND, record.payload);
+            self.file.append(record::KIND, label(&record), record.payload);
         }
-        self.file.commit().await?;
-        self.file.sync().await?;
-        (self.busy, self.unmarked) = (true, true);
-        self.file.drop_before(keep).await?;
+        let mut dropped = unless_full(commit(&mut self.file).await)?;
+        if dropped.is_some() {
+            (self.busy, self.unmarked) = (true, true);
+            dropped = unless_full(self.file.drop_before(keep).await)?.map(|_| ());
+        }
+        let mut state = self.shared.lock();
+        state.has_reserve = self.file.has_reserve();
+        if dropped.is_none() {
+            // Not even room for that: once more when the timer rings.
+            self.file.abandon();
+            (self.stalled, state.compacted) = (true, true);
+        }
         Ok(())
     }
+}
+
+/// Commits and syncs what was appended.
+async fn commit(file: &mut PageFile) -> Result<(), pagefile::Error> {
+    file.commit().await?;
+    file.sync().await.map(|_: CommitNumber| ())
+}
+
+/// `None` where no space was left, which a writer outlives.
+fn unless_full<T>(done: Result<T, pagefile::Error>) -> Result<Option<T>, pagefile::Error> {
+    match done {
+        Ok(done) => Ok(Some(done)),
+        Err(error) if error.is_no_space() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// For those who look at log pages from outside: the first entry in it.
+fn label(record: &record::Record) -> Label {
+    Label { first: record.entries.map_or(0, |(first, _)| first), weight: 0 }
+}
+
+/// Pages numbered from `first`, and which entries are where.
+fn pages(first: PageNumber, records: Vec<record::Record>) -> (Vec<Page>, Vec<(u64, u64, PageNumber)>) {
+    let mut runs = Vec::new();
+    let numbered = (first.0..).map(PageNumber).zip(records).map(|(number, record)| {
+        runs.extend(record.entries.map(|(first, last)| (first, last, number)));
+        let label = label(&record);
+        let (kind, payload) = (record::KIND, record.payload);
+        Page { number, span: 0, kind, commit: CommitNumber(0), label, payload }
+    });
+    (numbered.collect(), runs)
 }
 
 /// Replaces whatever the page file holds by a log without entries that starts at `start`.
@@ -230,9 +366,7 @@ pub(super) async fn begin_anew(
     hard_state: &HardState,
     start: (u64, u64),
 ) -> Result<(), Error> {
-    for record in record::encode(Vec::new(), Some(hard_state), Some(start)) {
-        file.append(record::KIND, record.payload);
-    }
-    file.replace().await?;
+    let records = record::encode(Vec::new(), Some(hard_state), Some(start));
+    file.replace(pages(file.next_number(), records).0).await?;
     Ok(())
 }

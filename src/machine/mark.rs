@@ -19,26 +19,26 @@ impl State {
             cluster_version: self.cluster_version.clone(),
             alarms: self.alarms.iter().map(alarm).collect(),
             downgrade_target: self.downgrade_target.clone(),
+            bucket_pages: self.bucket_pages.clone(),
+            // The store's business.
+            lineage: 0,
         }
     }
 
-    /// Takes a commit's mark; all pages of the commit were loaded before.
+    /// Takes the last mark of a store, before its records (see [`crate::mvcc::Mvcc::load_mark`]).
     pub fn load_mark(&mut self, mark: &StoreMark) -> Result<(), String> {
-        let applied = (mark.applied_index, mark.applied_term);
-        if applied.0 < self.applied.0 || applied.1 < self.applied.1 {
-            return Err(format!("mark of entry {applied:?} after that of {:?}", self.applied));
-        }
         let membership = mark.membership.as_ref().ok_or("mark without members")?;
         let members = Members::from_membership(membership);
         if mark.conf_state.as_ref() != Some(&members.conf_state()) {
             return Err("mark whose configuration is not that of its members".to_owned());
         }
         self.mvcc.load_mark(mark.revision, mark.compacted)?;
-        self.applied = applied;
+        self.applied = (mark.applied_index, mark.applied_term);
         self.members = members;
         self.cluster_version.clone_from(&mark.cluster_version);
         self.alarms = mark.alarms.iter().map(|alarm| (alarm.member_id, alarm.alarm)).collect();
         self.downgrade_target.clone_from(&mark.downgrade_target);
+        self.bucket_pages.clone_from(&mark.bucket_pages);
         Ok(())
     }
 }

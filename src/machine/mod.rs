@@ -20,7 +20,7 @@ mod tests;
 pub use crate::mvcc::check;
 
 use crate::members::{ChangeError, Members};
-use crate::mvcc::{self, Missing, Mvcc, Pages, RangePlan, RangeSlice};
+use crate::mvcc::{self, Missing, Mvcc, Pages, RangePlan, RangeSlice, View};
 use crate::pagefile::PageNumber;
 use bytes::Bytes;
 use quorate_proto::{etcdserverpb as pb, raftpb};
@@ -36,6 +36,8 @@ pub struct State {
     pub downgrade_target: String,
     /// Index and term of the last applied entry.
     pub applied: (u64, u64),
+    /// Store pages with imported buckets, which every mark names.
+    pub bucket_pages: Vec<u64>,
     mvcc: Mvcc,
 }
 
@@ -146,6 +148,7 @@ impl State {
             alarms: std::collections::BTreeSet::new(),
             downgrade_target: String::new(),
             applied: (0, 0),
+            bucket_pages: Vec::new(),
             mvcc: Mvcc::default(),
         }
     }
@@ -185,9 +188,28 @@ impl State {
         self.mvcc.compact_step(work_max)
     }
 
-    /// Rebuilds from a store: call `load_page` for each record page in order, then `load_mark`
-    /// of each commit as it comes; the last one wins.
-    pub fn load_page(&mut self, page: PageNumber, payload: &Bytes) -> Result<(), String> {
+    /// See [`Mvcc::pin`].
+    pub fn pin(&mut self) -> i64 {
+        self.mvcc.pin()
+    }
+
+    /// See [`Mvcc::unpin`].
+    pub fn unpin(&mut self, compacted: i64) {
+        self.mvcc.unpin(compacted);
+    }
+
+    /// See [`Mvcc::freeze`].
+    pub fn freeze(&mut self) -> Option<i64> {
+        self.mvcc.freeze()
+    }
+
+    /// Rebuilds from a store: its last mark first ([`State::load_mark`]), then the slices of a checkpoint
+    /// if there is one, then record pages in order; see [`Mvcc::load_slice`] and [`Mvcc::load_page`].
+    pub fn load_slice(&mut self, payload: &[u8]) -> Result<(), String> {
+        self.mvcc.load_slice(payload)
+    }
+
+    pub fn load_page(&mut self, page: PageNumber, payload: &[u8]) -> Result<(), String> {
         self.mvcc.load_page(page, payload)
     }
 }
@@ -220,8 +242,10 @@ impl State {
         self.mvcc.range_plan(request)
     }
 
+    #[allow(clippy::too_many_arguments)]
     pub fn range_slice(
         &self,
+        view: View,
         key: &[u8],
         range_end: &[u8],
         revision: i64,
@@ -229,7 +253,7 @@ impl State {
         keys_only: bool,
         pages: &dyn Pages,
     ) -> Result<Result<RangeSlice, mvcc::Error>, Missing> {
-        self.mvcc.range_slice(key, range_end, revision, limit, keys_only, pages)
+        self.mvcc.range_slice(view, key, range_end, revision, limit, keys_only, pages)
     }
 
     /// A txn of ranges only (`mvcc::is_read_only`).

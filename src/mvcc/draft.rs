@@ -170,15 +170,16 @@ impl<'a> Draft<'a> {
         let plan = match request.revision {
             // The draft's own writes are not part of any older revision.
             asked if asked > 0 => {
-                let at = self.mvcc.read_revision(asked)?;
+                let at = self.mvcc.view().read_revision(asked)? as u64;
                 let span = Span::new(&request.key, &request.range_end);
                 let found = span.into_iter().flat_map(|span| self.mvcc.index.scan(span, at));
-                plan(self.mvcc, request, revision, found.map(|(key, found)| Fact::stored(key, found)))
+                let facts = found.map(|(key, found)| Fact::stored(key, found));
+                plan(self.mvcc, request, revision, facts, self.mvcc.known_count(span, at))
             }
             _ => {
                 let span = Span::new(&request.key, &request.range_end);
                 let facts = span.map_or_else(Vec::new, |span| self.facts(span));
-                plan(self.mvcc, request, revision, facts.into_iter())
+                plan(self.mvcc, request, revision, facts.into_iter(), None)
             }
         };
         Ok(plan.finish_with(&mut self.reader))

@@ -1,26 +1,18 @@
 //! HashKV: etcd's hash over the records (tests/facts/storage.md, section 5).
 //!
-//! The caller feeds every page that [`super::Mvcc::live_pages`] names, in
-//! order; they may be fetched with the state unlocked in between.
+//! The caller pins a view and feeds every page that stands for one of
+//! [`super::Mvcc::live_pages`], in order; they may be fetched with the state
+//! unlocked in between, and merged by the cleaner meanwhile.
 //! **Promises**: equal to etcd's for the same history at equal (revision,
-//! compacted), whatever was physically removed.
+//! compacted), whatever was physically removed or moved.
 
 use super::{
-    Error, Mvcc,
-    page::{Head, Place, records},
+    Mvcc,
+    page::{Head, records},
     record::{Fields, Malformed},
+    view::View,
 };
 use crate::pagefile::PageNumber;
-
-/// Why a page was not taken.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FeedError {
-    /// A compaction came in between: begin again with the state as it is now.
-    #[error("the store was compacted meanwhile")]
-    Compacted,
-    #[error(transparent)]
-    Malformed(#[from] Malformed),
-}
 
 /// A hash being taken.
 #[derive(Clone, Debug)]
@@ -33,36 +25,41 @@ pub struct HashKv {
     /// as they are stored. Only a record that is seen tells which, so both are kept.
     crc_all_dead: u32,
     lives: bool,
-    next: PageNumber,
+    /// (main, sub) of the last record that was seen: a page may come again as part of a merged one.
+    last: (u64, u64),
 }
 
 impl HashKv {
-    /// `revision` as [`Mvcc::hash_revision`] gives it; `compacted` the state's mark.
-    pub fn new(revision: i64, compacted: i64) -> HashKv {
+    /// `revision` as [`View::hash_revision`] gives it.
+    pub fn new(revision: i64, view: View) -> HashKv {
         let bucket = crc32c::crc32c(b"key");
         let revision = u64::try_from(revision).unwrap_or(0);
-        HashKv { revision, compacted, crc: bucket, crc_all_dead: bucket, lives: false, next: PageNumber(0) }
+        HashKv {
+            revision,
+            compacted: view.compacted,
+            crc: bucket,
+            crc_all_dead: bucket,
+            lives: false,
+            last: (0, 0),
+        }
     }
 
-    /// Takes the next page; `false` when no later page can matter.
-    pub fn feed(&mut self, page: PageNumber, payload: &[u8], mvcc: &Mvcc) -> Result<bool, FeedError> {
-        assert!(page >= self.next, "pages come in order");
-        if mvcc.compacted() != self.compacted {
-            crate::reached!("compaction during a hash");
-            return Err(FeedError::Compacted);
-        }
-        let head = Head::of(payload)?;
-        self.next = PageNumber(page.0 + 1);
-        if head.first > self.revision {
+    /// Takes the next page, as written or merged; `false` when no later page can matter.
+    pub fn feed(&mut self, page: PageNumber, payload: &[u8], mvcc: &Mvcc) -> Result<bool, Malformed> {
+        mvcc.assert_whole(self.compacted);
+        if Head::of(payload)?.first > self.revision {
             return Ok(false);
         }
-        for record in records(payload) {
-            let (offset, record) = record?;
+        for record in records(page, payload) {
+            let (place, record) = record?;
             if record.main > self.revision {
                 return Ok(false);
             }
+            if (record.main, record.sub) <= self.last {
+                continue;
+            }
+            self.last = (record.main, record.sub);
             let main = record.main as i64;
-            let place = Place::new(page, offset, record.tombstone);
             let lies_here = |key: &[u8], at: u64| {
                 !record.tombstone && mvcc.index.newest(key, at).is_some_and(|newest| newest.place == place)
             };
@@ -100,17 +97,4 @@ fn append(crc: u32, record: &super::record::Record<'_>) -> u32 {
     key[17] = b't';
     let length = if record.tombstone { 18 } else { 17 };
     crc32c::crc32c_append(crc32c::crc32c_append(crc, &key[..length]), record.key_value)
-}
-
-impl Mvcc {
-    /// The revision that a HashKV request means, or why it cannot be had (C9).
-    /// A negative one is answered with the hash of nothing.
-    pub fn hash_revision(&self, asked: i64) -> Result<i64, Error> {
-        match asked {
-            0 => Ok(self.revision()),
-            asked if asked > self.revision() => Err(Error::FutureRevision),
-            asked if asked > 0 && asked < self.compacted => Err(Error::Compacted),
-            asked => Ok(asked),
-        }
-    }
 }

@@ -1,181 +1,21 @@
 //! The index: key → its records through time → where each lies.
 //!
-//! Memory beside the key's bytes: 32 bytes and the tree's own share for a key
-//! with one record; from the second record on a box of 64 bytes, and 16 bytes
-//! for each record. What a reader needs beyond that (create revision, version)
-//! follows from the position inside the generation, so it is kept once.
+//! A counted tree (`tree.rs`) of what is retained of each key (`revisions.rs`).
+//! Memory beside the key's bytes: about 45 bytes for a key with one record, and
+//! 16 to 24 bytes for each older one.
 //!
 //! **Promises**: an answer at a revision at or above the compacted one does not
 //! depend on how far [`Index::compact_step`] has come.
 //! **Never** looks at the records themselves.
 
-use super::page::Place;
-use std::{
-    collections::{BTreeMap, btree_map},
-    ops::Bound,
+use super::{
+    page::Place,
+    revisions::{Revisions, check_first},
+    tree::{self, Tree},
 };
+use std::ops::Bound;
 
-/// A record of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Version {
-    pub main: u64,
-    pub place: Place,
-}
-
-/// The index's facts about a live key at some revision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    pub create_revision: u64,
-    pub mod_revision: u64,
-    /// Puts since creation, from 1.
-    pub version: u64,
-    pub place: Place,
-}
-
-/// All retained records of one key, oldest first. Several may share a main
-/// revision (a txn that deletes and then puts): the last of them is the key's
-/// state at that revision.
-#[derive(Debug)]
-enum Revisions {
-    One {
-        at: Version,
-        /// Create revision and version of `at`; both 0 for a tombstone.
-        create: u64,
-        version: u64,
-    },
-    Many(Box<Generations>),
-}
-
-#[derive(Debug)]
-struct Generations {
-    /// Create revision and version of `records[0]`; both 0 for a tombstone.
-    create: u64,
-    version: u64,
-    /// Where each generation but the first begins in `records`: right behind a tombstone.
-    starts: Vec<u32>,
-    records: Vec<Version>,
-}
-
-// The figures of DESIGN.md, "mvcc".
-const _: () = assert!(size_of::<Version>() == 16);
-const _: () = assert!(size_of::<Revisions>() == 32);
-
-impl Generations {
-    /// (create revision, version) of the put at `position`.
-    fn facts(&self, position: usize) -> (u64, u64) {
-        match self.starts.partition_point(|&start| start as usize <= position) {
-            0 => (self.create, self.version + position as u64),
-            later => {
-                let start = self.starts[later - 1] as usize;
-                (self.records[start].main, 1 + (position - start) as u64)
-            }
-        }
-    }
-}
-
-impl Revisions {
-    fn records(&self) -> &[Version] {
-        match self {
-            Revisions::One { at, .. } => std::slice::from_ref(at),
-            Revisions::Many(many) => &many.records,
-        }
-    }
-
-    fn newest(&self) -> Version {
-        *self.records().last().expect("a key in the index has a record")
-    }
-
-    /// Position of the newest record at or below `revision`.
-    fn position(&self, revision: u64) -> Option<usize> {
-        let records = self.records();
-        // Most reads are at the current revision.
-        match records.last() {
-            Some(last) if last.main <= revision => Some(records.len() - 1),
-            _ => records.partition_point(|record| record.main <= revision).checked_sub(1),
-        }
-    }
-
-    fn found(&self, position: usize) -> Option<Found> {
-        let at = self.records()[position];
-        if at.place.tombstone() {
-            return None;
-        }
-        let (create_revision, version) = match self {
-            Revisions::One { create, version, .. } => (*create, *version),
-            Revisions::Many(many) => many.facts(position),
-        };
-        Some(Found { create_revision, mod_revision: at.main, version, place: at.place })
-    }
-
-    fn live(&self, revision: u64) -> Option<Found> {
-        self.found(self.position(revision)?)
-    }
-
-    /// (create revision, version) that a put at `main` will have.
-    fn next_put(&self, main: u64) -> (u64, u64) {
-        match self.found(self.records().len() - 1) {
-            Some(found) => (found.create_revision, found.version + 1),
-            None => (main, 1),
-        }
-    }
-
-    fn push(&mut self, record: Version) {
-        assert!(self.newest().main <= record.main, "records of a key ascend");
-        if let Revisions::One { at, create, version } = *self {
-            let mut records = Vec::with_capacity(2);
-            records.push(at);
-            *self = Revisions::Many(Box::new(Generations { create, version, starts: Vec::new(), records }));
-        }
-        let Revisions::Many(many) = self else { unreachable!("made so above") };
-        if many.records.last().is_some_and(|last| last.place.tombstone()) && !record.place.tombstone() {
-            let start =
-                u32::try_from(many.records.len()).expect("a key has fewer than 2^32 retained records");
-            many.starts.push(start);
-        }
-        if many.records.len() == many.records.capacity() {
-            // An eighth more, not double: slack counts against the bytes a revision may cost.
-            many.records.reserve_exact(many.records.len() / 8 + 2);
-        }
-        many.records.push(record);
-    }
-
-    /// Drops what no reader at or above `compacted` can see; `true` when nothing is left.
-    fn compact(&mut self, compacted: u64, dropped: &mut Vec<Place>) -> bool {
-        let Some(kept) = self.position(compacted) else { return false };
-        let newest = self.records()[kept];
-        // A tombstone exactly at the compacted revision stays: a watch from there shows it.
-        let first = if newest.place.tombstone() && newest.main < compacted { kept + 1 } else { kept };
-        if newest.place.tombstone() && newest.main == compacted {
-            crate::reached!("compaction kept a tombstone at its own revision");
-        }
-        dropped.extend(self.records()[..first].iter().map(|record| record.place));
-        if first == self.records().len() {
-            return true;
-        }
-        let Revisions::Many(many) = self else { return false };
-        if first == 0 {
-            return false;
-        }
-        let (create, version) = match many.records[first].place.tombstone() {
-            true => (0, 0),
-            false => many.facts(first),
-        };
-        if many.records.len() - first == 1 {
-            *self = Revisions::One { at: many.records[first], create, version };
-            return false;
-        }
-        (many.create, many.version) = (create, version);
-        many.records.drain(..first);
-        many.records.shrink_to_fit();
-        let begun = many.starts.partition_point(|&start| start as usize <= first);
-        many.starts.drain(..begun);
-        many.starts.shrink_to_fit();
-        for start in &mut many.starts {
-            *start -= first as u32;
-        }
-        false
-    }
-}
+pub use super::revisions::{Found, Version};
 
 /// A range of keys, as requests mean it (R1, R2); never empty by its form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,10 +50,11 @@ impl<'a> Span<'a> {
 /// Every key that has retained records.
 #[derive(Debug, Default)]
 pub struct Index {
-    keys: BTreeMap<Box<[u8]>, Revisions>,
-    live: u64,
-    /// Where a compaction's walk goes on: every key below it is done.
-    walk: Option<Box<[u8]>>,
+    keys: Tree<Revisions>,
+    /// A compaction's walk: every key below is done up to the revision where the walk began.
+    walk: Option<(u64, Box<[u8]>)>,
+    /// Every key is done up to here.
+    done: Option<u64>,
     /// Dropped from their keys, not told to the caller yet.
     dropped: Vec<Place>,
 }
@@ -221,11 +62,15 @@ pub struct Index {
 impl Index {
     /// Keys that are live at the newest revision.
     pub fn live_keys(&self) -> u64 {
-        self.live
+        self.keys.count()
+    }
+
+    /// Keys of a span that are live at the newest revision.
+    pub fn count(&self, span: Span<'_>) -> u64 {
+        self.keys.count_range(span.bounds())
     }
 
     /// Keys with any retained record.
-    #[cfg(test)]
     pub fn keys(&self) -> usize {
         self.keys.len()
     }
@@ -240,67 +85,87 @@ impl Index {
         Some(revisions.records()[revisions.position(revision)?])
     }
 
+    /// Whether a record of `key` at `main` is retained and lies at `place`.
+    pub fn holds(&self, key: &[u8], main: u64, place: Place) -> bool {
+        let Some(revisions) = self.keys.get(key) else { return false };
+        let records = revisions.records();
+        let first = records.partition_point(|record| record.main < main);
+        records[first..].iter().take_while(|record| record.main == main).any(|record| record.place == place)
+    }
+
     /// Keys of a span in order, with their facts at `revision`; dead ones give
     /// `None` (so that a caller can bound the keys it walks over).
-    pub fn walk<'a>(&'a self, span: Span<'_>, revision: u64) -> Walk<'a> {
+    pub fn walk<'a, 'k>(&'a self, span: Span<'k>, revision: u64) -> Walk<'a, 'k> {
         Walk(match span {
             Span::One(key) => {
                 let found = self.keys.get_key_value(key);
-                Steps::One(found.map(|(key, revisions)| (&**key, revisions.live(revision))))
+                Steps::One(found.map(|(key, revisions)| (key, revisions.live(revision))))
             }
-            span => Steps::Many(self.keys.range::<[u8], _>(span.bounds()), revision),
+            span => Steps::Many(self.keys.range(span.bounds()), revision),
         })
     }
 
     /// The live keys of a span in order.
-    pub fn scan<'a>(&'a self, span: Span<'_>, revision: u64) -> impl Iterator<Item = (&'a [u8], Found)> {
+    pub fn scan<'a, 'k>(
+        &'a self,
+        span: Span<'k>,
+        revision: u64,
+    ) -> impl Iterator<Item = (&'a [u8], Found)> + use<'a, 'k> {
         self.walk(span, revision).filter_map(|(key, found)| Some((key, found?)))
+    }
+
+    /// Keys of a range in order, with all that is retained of them.
+    pub fn entries<'a, 'k>(&'a self, bounds: tree::Bounds<'k>) -> tree::Iter<'a, 'k, Revisions> {
+        self.keys.range(bounds)
     }
 
     /// Adds a put. `write` gets the (create revision, version) that it has and says where it lies.
     pub fn put(&mut self, key: &[u8], main: u64, write: impl FnOnce(u64, u64) -> Place) {
-        let Some(revisions) = self.keys.get_mut(key) else {
-            let at = Version { main, place: write(main, 1) };
-            assert!(!at.place.tombstone());
-            self.live += 1;
-            self.keys.insert(key.into(), Revisions::One { at, create: main, version: 1 });
-            return;
-        };
-        let (create, version) = revisions.next_put(main);
-        let place = write(create, version);
-        assert!(!place.tombstone());
-        if version == 1 {
-            self.live += 1;
-        }
-        revisions.push(Version { main, place });
+        self.keys.edit(key, |revisions| {
+            let (create, version) = match &revisions {
+                Some(revisions) => revisions.next_put(main),
+                None => (main, 1),
+            };
+            let at = Version { main, place: write(create, version) };
+            assert!(!at.place.tombstone(), "a put writes no tombstone");
+            match revisions {
+                Some(revisions) => {
+                    revisions.push(at);
+                    None
+                }
+                None => Some(Revisions::one(at, create, version)),
+            }
+        });
     }
 
     /// Adds a tombstone to a live key.
     pub fn delete(&mut self, key: &[u8], main: u64, place: Place) {
-        let revisions = self.keys.get_mut(key).expect("only a live key is deleted");
-        assert!(place.tombstone() && !revisions.newest().place.tombstone(), "only a live key is deleted");
-        self.live -= 1;
-        revisions.push(Version { main, place });
+        self.keys.edit(key, |revisions| {
+            let revisions = revisions.expect("only a live key is deleted");
+            assert!(place.tombstone() && !revisions.newest().place.tombstone(), "only a live key is deleted");
+            revisions.push(Version { main, place });
+            None
+        });
     }
 
     /// Adds a tombstone to every live key of a span, in order; returns how many.
     pub fn delete_all(&mut self, span: Span<'_>, main: u64, mut write: impl FnMut(&[u8]) -> Place) -> u64 {
         let mut deleted = 0;
-        for (key, revisions) in self.keys.range_mut::<[u8], _>(span.bounds()) {
+        self.keys.visit(span.bounds(), |key, revisions| {
             if !revisions.newest().place.tombstone() {
                 let place = write(key);
                 assert!(place.tombstone());
                 revisions.push(Version { main, place });
                 deleted += 1;
             }
-        }
-        self.live -= deleted;
+            true
+        });
         deleted
     }
 
-    /// Takes a stored record, oldest first. The first one of a key says its own create revision
-    /// and version (what came before is compacted away); later ones must continue the key's life.
-    /// A key whose only record is a tombstone is known too.
+    /// Takes a stored record above the compacted revision, oldest first. The first one of a key says
+    /// its own create revision and version (what came before is compacted away); later ones must
+    /// continue the key's life. A key whose only record is a tombstone is known too.
     pub fn load(
         &mut self,
         key: &[u8],
@@ -309,79 +174,171 @@ impl Index {
         version: u64,
     ) -> Result<(), &'static str> {
         let put = !record.place.tombstone();
-        match self.keys.get_mut(key) {
-            None => {
-                let (create, version) = if put { (create, version) } else { (0, 0) };
-                if put && (version == 0 || create == 0 || create > record.main) {
-                    return Err("a stored pair has no create revision or version");
+        // What a tombstone says of them is not looked at.
+        let (create, version) = if put { (create, version) } else { (0, 0) };
+        let mut result = Ok(());
+        self.keys.edit(key, |revisions| {
+            match revisions {
+                None => match check_first(record, create, version) {
+                    Ok(()) => return Some(Revisions::one(record, create, version)),
+                    Err(what) => result = Err(what),
+                },
+                Some(revisions) if !put && revisions.newest().place.tombstone() => {
+                    result = Err("a stored tombstone follows a tombstone");
                 }
-                self.live += u64::from(put);
-                self.keys.insert(key.into(), Revisions::One { at: record, create, version });
+                Some(revisions) if put && revisions.next_put(record.main) != (create, version) => {
+                    result = Err("a stored pair does not continue its key's life");
+                }
+                Some(revisions) => revisions.push(record),
             }
+            None
+        });
+        result
+    }
+
+    /// Takes a stored record at or below `compacted`, oldest first: only the newest of a key counts,
+    /// and a tombstone below `compacted` leaves nothing. Returns whether the index points to the record
+    /// now, and calls `dropped` for the places that it does not point to any more.
+    pub fn load_compacted(
+        &mut self,
+        compacted: u64,
+        key: &[u8],
+        record: Version,
+        (create, version): (u64, u64),
+        mut dropped: impl FnMut(Place),
+    ) -> Result<bool, &'static str> {
+        assert!(record.main <= compacted, "what is above is loaded strictly");
+        let put = !record.place.tombstone();
+        let (create, version) = if put { (create, version) } else { (0, 0) };
+        check_first(record, create, version)?;
+        let stays = put || record.main == compacted;
+        let mut gone = false;
+        let mut ascends = true;
+        self.keys.edit(key, |revisions| match revisions {
             Some(revisions) => {
-                let lived = !revisions.newest().place.tombstone();
-                if !put && !lived {
-                    return Err("a stored tombstone follows a tombstone");
+                let newest = revisions.newest();
+                ascends = newest.main <= record.main && newest.place < record.place;
+                if ascends {
+                    revisions.records().iter().for_each(|record| dropped(record.place));
+                    gone = !stays;
+                    if stays {
+                        *revisions = Revisions::one(record, create, version);
+                    }
                 }
-                if put && revisions.next_put(record.main) != (create, version) {
-                    return Err("a stored pair does not continue its key's life");
-                }
-                revisions.push(record);
-                self.live = self.live + u64::from(put && !lived) - u64::from(!put);
+                None
             }
+            None => stays.then(|| Revisions::one(record, create, version)),
+        });
+        if !ascends {
+            return Err("a key's records do not ascend");
         }
-        Ok(())
+        if gone {
+            self.keys.remove(key).expect("seen a moment ago");
+        }
+        Ok(stays)
     }
 
-    /// Begins to drop what a compaction hides; [`Index::compact_step`] does it.
-    pub fn begin_compaction(&mut self) {
-        self.walk = Some(Box::default());
+    /// Takes all that a checkpoint knows of a key, as a compaction at `compacted` leaves it; the key
+    /// is not in the index. Calls `counted` for each place that the index points to now.
+    pub fn load_whole(
+        &mut self,
+        compacted: Option<u64>,
+        key: &[u8],
+        mut revisions: Revisions,
+        mut counted: impl FnMut(Place),
+    ) {
+        if let Some(compacted) = compacted
+            && revisions.compact(compacted, &mut Vec::new())
+        {
+            return;
+        }
+        revisions.records().iter().for_each(|record| counted(record.place));
+        self.keys.edit(key, |before| {
+            assert!(before.is_none(), "a key that a newer slice covers was taken out");
+            Some(revisions)
+        });
     }
 
-    /// Whether the last compaction still has something to do.
-    pub fn compacting(&self) -> bool {
-        self.walk.is_some() || !self.dropped.is_empty()
+    /// Whether no key of a range is in the index.
+    pub fn is_free(&self, bounds: tree::Bounds<'_>) -> bool {
+        self.keys.range(bounds).next().is_none()
     }
 
-    /// Does about `work_max` more steps, one for each key visited and each record dropped (a key
-    /// with very many records costs one step more than that, but only a copy of their places);
-    /// `true` when the walk is done.
+    /// Takes every key of a range out, as if it had never been there.
+    pub fn forget(&mut self, bounds: tree::Bounds<'_>, mut dropped: impl FnMut(Place)) {
+        let keys: Vec<Box<[u8]>> = self.keys.range(bounds).map(|(key, _)| key.into()).collect();
+        for key in keys {
+            let revisions = self.keys.remove(&key).expect("seen a moment ago");
+            revisions.records().iter().for_each(|record| dropped(record.place));
+        }
+    }
+
+    /// Up to where every key is compacted.
+    pub fn done(&self) -> Option<u64> {
+        self.done
+    }
+
+    /// Whether nothing more can be dropped by a compaction at `compacted`.
+    pub fn compacted(&self, compacted: u64) -> bool {
+        self.dropped.is_empty() && self.walk.is_none() && self.done.is_some_and(|done| done >= compacted)
+    }
+
+    /// The index is as a finished compaction at `compacted` leaves it.
+    pub fn set_compacted(&mut self, compacted: u64) {
+        self.done = Some(compacted);
+    }
+
+    /// Does about `work_max` more steps of a compaction at `compacted` (which never falls), one for
+    /// each key visited and each record dropped (a key with very many records costs one step more
+    /// than that, but only a copy of their places); `true` when nothing is left to do.
     pub fn compact_step(&mut self, compacted: u64, work_max: usize, mut dropped: impl FnMut(Place)) -> bool {
         assert!(work_max > 0, "a step goes forward");
         let told = self.dropped.len().min(work_max);
         self.dropped.drain(self.dropped.len() - told..).for_each(&mut dropped);
         let mut work_left = work_max - told;
-        if work_left == 0 {
-            return !self.compacting();
+        if self.dropped.is_empty() && self.dropped.capacity() > 0 && self.walk.is_none() {
+            self.dropped = Vec::new();
         }
-        let Some(from) = self.walk.take() else { return true };
+        if work_left == 0 || self.compacted(compacted) {
+            return self.compacted(compacted);
+        }
+        // A walk that began below `compacted` goes on with it, and the next one begins at the front.
+        let (began, from) = self.walk.take().unwrap_or((compacted, Box::default()));
         let mut gone: Vec<Box<[u8]>> = Vec::new();
-        let mut range = self.keys.range_mut::<[u8], _>((Bound::Included(&*from), Bound::Unbounded));
-        while work_left > 0 {
-            let Some((key, revisions)) = range.next() else { break };
-            let before = self.dropped.len();
-            if revisions.compact(compacted, &mut self.dropped) {
-                gone.push(key.clone());
+        let mut next = None;
+        let all_dropped = &mut self.dropped;
+        self.keys.visit((Bound::Included(&from), Bound::Unbounded), |key, revisions| {
+            if work_left == 0 {
+                next = Some(key.into());
+                return false;
             }
-            work_left = work_left.saturating_sub(1 + self.dropped.len() - before);
-        }
-        self.walk = range.next().map(|(key, _)| key.clone());
+            let before = all_dropped.len();
+            if revisions.compact(compacted, all_dropped) {
+                gone.push(key.into());
+            }
+            work_left = work_left.saturating_sub(1 + all_dropped.len() - before);
+            true
+        });
         for key in gone {
             self.keys.remove(&key).expect("seen a moment ago");
         }
-        !self.compacting()
+        match next {
+            Some(next) => self.walk = Some((began, next)),
+            None => self.done = Some(began),
+        }
+        self.compacted(compacted)
     }
 }
 
 /// See [`Index::walk`].
-pub struct Walk<'a>(Steps<'a>);
+pub struct Walk<'a, 'k>(Steps<'a, 'k>);
 
-enum Steps<'a> {
+enum Steps<'a, 'k> {
     One(Option<(&'a [u8], Option<Found>)>),
-    Many(btree_map::Range<'a, Box<[u8]>, Revisions>, u64),
+    Many(tree::Iter<'a, 'k, Revisions>, u64),
 }
 
-impl<'a> Iterator for Walk<'a> {
+impl<'a> Iterator for Walk<'a, '_> {
     type Item = (&'a [u8], Option<Found>);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -389,7 +346,7 @@ impl<'a> Iterator for Walk<'a> {
             Steps::One(step) => step.take(),
             Steps::Many(range, revision) => {
                 let (key, revisions) = range.next()?;
-                Some((&**key, revisions.live(*revision)))
+                Some((key, revisions.live(*revision)))
             }
         }
     }
@@ -444,14 +401,13 @@ mod tests {
             let mut after = index(life);
             let before = facts(&after, compacted, 12);
             let mut dropped = 0;
-            after.begin_compaction();
             while !after.compact_step(compacted, 1, |_| dropped += 1) {}
             assert_eq!(facts(&after, compacted, 12), before, "{life} at {compacted}");
             let records = after.keys.get(&b"k"[..]).map_or(vec![], |k| k.records().to_vec());
             assert_eq!(records.iter().map(|r| r.main).collect::<Vec<_>>(), kept, "{life} at {compacted}");
             assert_eq!(dropped + kept.len(), life.replace('.', "").len());
             // Again is the same again.
-            after.begin_compaction();
+            after.done = None;
             while !after.compact_step(compacted, 1, |_| panic!("{life}: nothing is left to drop")) {}
             assert_eq!(facts(&after, compacted, 12), before);
         };
@@ -472,7 +428,6 @@ mod tests {
     fn a_tombstone_left_by_compaction_goes_with_the_next_one() {
         let mut index = index("pt");
         for (compacted, keys) in [(3, 1), (4, 0)] {
-            index.begin_compaction();
             while !index.compact_step(compacted, 10, |_| ()) {}
             assert_eq!(index.keys(), keys);
         }
@@ -481,7 +436,6 @@ mod tests {
     #[test]
     fn a_put_after_a_lone_tombstone_begins_a_life() {
         let mut index = index("pt");
-        index.begin_compaction();
         index.compact_step(3, 10, |_| ());
         index.put(b"k", 9, |create, version| {
             assert_eq!((create, version), (9, 1));
@@ -504,7 +458,6 @@ mod tests {
             Place::new(PageNumber(4), 60, false)
         });
         assert_eq!(facts(&index, 3, 5), "2/2 4/1 4/1");
-        index.begin_compaction();
         index.compact_step(4, 10, |_| ());
         assert_eq!(facts(&index, 4, 5), "4/1 4/1");
         assert_eq!(index.newest(b"k", 4).unwrap().place.offset(), 60);

@@ -3,50 +3,74 @@
 //! | file | what |
 //! |---|---|
 //! | `record.rs` | a record's `KeyValue` bytes, as etcd stores them |
-//! | `page.rs` | the layout of a page of records, byte for byte |
+//! | `page.rs` | the layout of a page of records, byte for byte; places |
+//! | `merge.rs` | merged pages, which the cleaner leaves |
 //! | `tail.rs` | pages being filled, and the count of what still counts in each |
-//! | `index.rs` | key → records through time → where they lie; compaction |
+//! | `keys.rs`, `tree.rs` | packed keys in a counted B+ tree |
+//! | `revisions.rs` | all retained records of one key |
+//! | `index.rs` | key → records through time → where they lie |
+//! | `view.rs` | a revision and the compacted mark that belongs to it |
+//! | `compaction.rs` | compaction, pins, what a cleaner must keep |
+//! | `checkpoint.rs` | slices of the index, to open with |
+//! | `load.rs` | the index from mark, slices and pages |
 //! | `range.rs` | Range: plan by the index, finish with pages |
 //! | `draft.rs` | put, delete and range before anything is changed |
 //! | `txn.rs` | Txn on a draft |
 //! | `check.rs` | checks that look only at a request |
+//! | `history.rs` | records in the order of revisions |
 //! | `hash.rs` | HashKV |
 //!
 //! **Invariants.** A call either completes or names the pages it lacks with
-//! nothing changed. Reads at or above the compacted revision, hashes included,
-//! do not depend on how much was physically removed.
+//! nothing changed. Reads at or above the compacted revision, hashes and
+//! histories included, do not depend on how much was physically removed. A
+//! record's address never changes, whatever the cleaner moves.
 //! **Never** I/O, clock, randomness, locks: what is not in memory is named and
 //! fetched by the caller.
 
 pub mod check;
+mod checkpoint;
+mod compaction;
 mod draft;
 mod hash;
+mod history;
 mod index;
+mod keys;
+mod load;
+mod merge;
 mod page;
 mod range;
 mod record;
+mod revisions;
 mod tail;
 #[cfg(test)]
 mod tests;
+mod tree;
 mod txn;
+mod view;
 
-pub use hash::{FeedError, HashKv};
-pub use page::{Head, PAGE_BYTES, Place, records};
+pub use checkpoint::{Slice, SliceHead};
+pub use hash::HashKv;
+pub use history::{Change, History, HistoryPlan, ScanCost};
+pub use merge::{Merge, MergedPage};
+pub use page::{Head, PAGE_BYTES, Place, Records, records};
 pub use range::{RangePlan, RangeSlice};
 pub use record::{Fields, Malformed, Record};
 pub use txn::{has_put, is_read_only, is_serializable};
+pub use view::View;
 
 use crate::pagefile::PageNumber;
 use bytes::Bytes;
+use checkpoint::Coverage;
 use draft::{Draft, Write, check_put};
-use index::{Index, Span, Version};
+use index::{Index, Span};
 use quorate_proto::etcdserverpb as pb;
 use range::header;
+use std::{collections::BTreeMap, ops::RangeInclusive};
 use tail::Tail;
 
 /// Looks up pages that are in memory; a page that is not is to be fetched by the caller.
 pub trait Pages {
-    /// The page's payload if it is in memory.
+    /// The payload of the page that stands for `page` now, as written or merged, if it is in memory.
     fn get(&self, page: PageNumber) -> Option<Bytes>;
 }
 
@@ -82,6 +106,10 @@ pub struct Mvcc {
     compacted: i64,
     /// (main, sub) of the last record that was loaded or written.
     last: (u64, u64),
+    /// Compacted marks that views hold, each with how many of them.
+    pins: BTreeMap<i64, u32>,
+    /// While a store is opened: what came from its checkpoint.
+    loading: Option<Coverage>,
 }
 
 impl Default for Mvcc {
@@ -92,6 +120,8 @@ impl Default for Mvcc {
             revision: FIRST_REVISION,
             compacted: NEVER_COMPACTED,
             last: (0, 0),
+            pins: BTreeMap::new(),
+            loading: None,
         }
     }
 }
@@ -233,32 +263,6 @@ impl Mvcc {
         self.last = (main, records - 1);
     }
 
-    /// Compaction (C1 to C4): at once for every reader; [`Mvcc::compact_step`] frees memory later.
-    pub fn compact(&mut self, revision: i64) -> Result<(), Error> {
-        if revision <= self.compacted {
-            return Err(Error::Compacted);
-        }
-        if revision > self.revision() {
-            return Err(Error::FutureRevision);
-        }
-        self.compacted = revision;
-        self.index.begin_compaction();
-        Ok(())
-    }
-
-    /// Drops what compaction hides, about `work_max` (at least 1) keys and records more; `true`
-    /// when nothing is left to do. No answer depends on it.
-    pub fn compact_step(&mut self, work_max: usize) -> bool {
-        let Ok(compacted) = u64::try_from(self.compacted) else { return true };
-        let Mvcc { index, tail, .. } = self;
-        index.compact_step(compacted, work_max, |place| tail.discount(place))
-    }
-
-    /// Whether [`Mvcc::compact_step`] has work to do.
-    pub fn compacting(&self) -> bool {
-        self.index.compacting()
-    }
-
     /// See [`Tail`].
     pub fn take_sealed(&mut self) -> Vec<(PageNumber, Bytes)> {
         self.tail.take_sealed()
@@ -268,7 +272,9 @@ impl Mvcc {
         self.tail.seal();
     }
 
+    /// The number that the (empty) open page will have; loading ends here.
     pub fn set_next_page(&mut self, next: PageNumber) {
+        self.loading = None;
         self.tail.set_next(next);
     }
 
@@ -280,6 +286,12 @@ impl Mvcc {
     /// Pages below this hold nothing that any reader may still ask for.
     pub fn oldest_live_page(&self) -> PageNumber {
         self.tail.oldest_live()
+    }
+
+    /// Records in pages of these numbers that the index points to: what is live of a page with
+    /// this span.
+    pub fn live_records(&self, pages: RangeInclusive<PageNumber>) -> u32 {
+        self.tail.live_records(pages)
     }
 
     /// Up to `pages_max` pages from `from` on, ascending, that hold records which still count: what a
@@ -299,58 +311,13 @@ impl Mvcc {
         self.tail.open_page()
     }
 
+    /// A page that was not taken yet; of the open one a copy of what it holds so far.
+    pub fn page(&self, page: PageNumber) -> Option<Bytes> {
+        self.tail.page(page)
+    }
+
     /// Whether the page was not taken yet.
     pub fn holds(&self, page: PageNumber) -> bool {
         self.tail.holds(page)
-    }
-
-    /// Takes a stored page, oldest first.
-    pub fn load_page(&mut self, page: PageNumber, payload: &[u8]) -> Result<(), String> {
-        let head = Head::of(payload).map_err(|error| error.to_string())?;
-        let mut count = 0;
-        for record in records(payload) {
-            let (offset, record) = record.map_err(|error| error.to_string())?;
-            let Record { main, sub, tombstone, key_value } = record;
-            let fields = Fields::decode(key_value).map_err(|error| error.to_string())?;
-            if (main, sub) <= self.last {
-                return Err(format!("record {main}/{sub} does not follow {}/{}", self.last.0, self.last.1));
-            }
-            if main < head.first || main > head.last || main > i64::MAX as u64 || offset >= 1 << 16 {
-                return Err(format!("record {main}/{sub} does not belong in this page"));
-            }
-            if !tombstone && fields.mod_revision != main as i64 {
-                return Err(format!("record {main}/{sub} says revision {}", fields.mod_revision));
-            }
-            let at = Version { main, place: Place::new(page, offset, tombstone) };
-            let number = |number: i64| u64::try_from(number).unwrap_or(0);
-            self.index
-                .load(fields.key, at, number(fields.create_revision), number(fields.version))
-                .map_err(|what| format!("record {main}/{sub}: {what}"))?;
-            self.tail.count(page);
-            self.last = (main, sub);
-            count += 1;
-        }
-        if count != head.records {
-            return Err(format!("page holds {count} records, its head says {}", head.records));
-        }
-        self.revision = self.revision.max(self.last.0);
-        Ok(())
-    }
-
-    /// Takes the marks of a commit: the revision is never below any record or mark, even when
-    /// the newest records are compacted away.
-    pub fn load_mark(&mut self, revision: i64, compacted: i64) -> Result<(), String> {
-        if compacted < self.compacted || revision < self.revision() || compacted > revision {
-            return Err(format!(
-                "mark with revision {revision} and compacted {compacted} after {} and {}",
-                self.revision, self.compacted
-            ));
-        }
-        self.revision = revision.max(compacted).max(FIRST_REVISION as i64) as u64;
-        if compacted > self.compacted {
-            self.compacted = compacted;
-            self.index.begin_compaction();
-        }
-        Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Pages of records: their layout, in this one place.
 //!
-//! The payload of a record page; numbers are little-endian:
+//! A page as it is first written has layout 1; numbers are little-endian:
 //!
 //! | offset | size | content |
 //! |---|---|---|
@@ -21,12 +21,15 @@
 //! | 13 | 8 | sub revision |
 //! | 21 | | the `KeyValue`, see `record.rs` |
 //!
-//! Records ascend by (main, sub) inside a page, and pages by their numbers. A
-//! payload is at most [`PAGE_BYTES`] long unless it holds one record alone. A
-//! cleaner needs no more than this: the key leads to the index, which says
-//! whether the record at this place still counts, and the revisions in the
-//! head tell which pages a piece of history touches.
+//! What the cleaner leaves of a run of pages is a merged page, layout 2
+//! (`merge.rs`). Records ascend by (main, sub) inside a page, and pages by
+//! their numbers. A payload of layout 1 is at most [`PAGE_BYTES`] long unless it
+//! holds one record alone.
+//!
+//! **Promises**: a record's [`Place`] is where it was first written, for ever;
+//! places are in the order of (main, sub).
 
+use super::merge::Table;
 use super::record::{Fields, Malformed, Record};
 use crate::pagefile::PageNumber;
 use bytes::Bytes;
@@ -35,21 +38,39 @@ use std::num::NonZeroU64;
 /// Payload bytes of a full page: with the page file's own header it fits in 16 KiB.
 pub const PAGE_BYTES: usize = (16 << 10) - 256;
 
-const LAYOUT: u8 = 1;
-const HEAD_BYTES: usize = 24;
-const RECORD_HEAD_BYTES: usize = 21;
+pub(super) const LAYOUT_WRITTEN: u8 = 1;
+pub(super) const LAYOUT_MERGED: u8 = 2;
+pub(super) const HEAD_BYTES: usize = 24;
+pub(super) const RECORD_HEAD_BYTES: usize = 21;
 
 /// Where a record lies: page number, offset in its payload and whether it is a
 /// tombstone, in one word. A record begins below [`PAGE_BYTES`], so 16 bits do.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place(NonZeroU64);
+
+/// Page numbers end here: they share a word with the offset.
+pub(super) const PAGE_NUMBER_END: u64 = 1 << 47;
 
 impl Place {
     pub(crate) fn new(page: PageNumber, offset: usize, tombstone: bool) -> Place {
-        assert!(page.0 < 1 << 47 && offset < 1 << 16, "page number and offset fit in one word");
-        assert!(offset >= HEAD_BYTES, "a record stands behind the page's head");
-        let word = page.0 << 17 | (offset as u64) << 1 | u64::from(tombstone);
-        Place(NonZeroU64::new(word).expect("the offset is not zero"))
+        Place::of(page, offset, tombstone).expect("page number and offset fit in one word")
+    }
+
+    /// `None`: no record can stand there.
+    pub(super) fn of(page: PageNumber, offset: usize, tombstone: bool) -> Option<Place> {
+        if page.0 >= PAGE_NUMBER_END || !(HEAD_BYTES..1 << 16).contains(&offset) {
+            return None;
+        }
+        NonZeroU64::new(page.0 << 17 | (offset as u64) << 1 | u64::from(tombstone)).map(Place)
+    }
+
+    /// The place as a number, in the order of places; `None` where no record can stand.
+    pub(super) fn from_word(word: u64) -> Option<Place> {
+        Place::of(PageNumber(word >> 17), (word >> 1) as usize & 0xffff, word & 1 == 1)
+    }
+
+    pub(super) fn word(self) -> u64 {
+        self.0.get()
     }
 
     pub fn page(self) -> PageNumber {
@@ -109,11 +130,7 @@ impl OpenPage {
             self.first = main;
         }
         let offset = self.bytes.len();
-        let length = u32::try_from(fields.encoded_bytes()).expect("a request is far below 4 GiB");
-        self.bytes.extend_from_slice(&length.to_le_bytes());
-        self.bytes.push(u8::from(tombstone));
-        self.bytes.extend_from_slice(&main.to_le_bytes());
-        self.bytes.extend_from_slice(&sub.to_le_bytes());
+        put_record_head(&mut self.bytes, fields.encoded_bytes(), tombstone, main, sub);
         fields.encode(&mut self.bytes);
         self.last = (main, sub);
         self.records += 1;
@@ -135,15 +152,27 @@ impl OpenPage {
     }
 
     fn finish(mut self) -> Bytes {
-        self.bytes[0] = LAYOUT;
-        self.bytes[4..8].copy_from_slice(&self.records.to_le_bytes());
-        self.bytes[8..16].copy_from_slice(&self.first.to_le_bytes());
-        self.bytes[16..24].copy_from_slice(&self.last.0.to_le_bytes());
+        let head = Head { records: self.records, first: self.first, last: self.last.0 };
+        head.write(LAYOUT_WRITTEN, &mut self.bytes);
         Bytes::from(self.bytes)
     }
 }
 
-fn word(bytes: &[u8], at: usize) -> u64 {
+pub(super) fn put_record_head(
+    out: &mut Vec<u8>,
+    key_value_bytes: usize,
+    tombstone: bool,
+    main: u64,
+    sub: u64,
+) {
+    let length = u32::try_from(key_value_bytes).expect("a request is far below 4 GiB");
+    out.extend_from_slice(&length.to_le_bytes());
+    out.push(u8::from(tombstone));
+    out.extend_from_slice(&main.to_le_bytes());
+    out.extend_from_slice(&sub.to_le_bytes());
+}
+
+pub(super) fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
@@ -162,17 +191,30 @@ pub struct Head {
 
 impl Head {
     pub fn of(payload: &[u8]) -> Result<Head, Malformed> {
+        Ok(Head::and_layout(payload)?.0)
+    }
+
+    fn and_layout(payload: &[u8]) -> Result<(Head, u8), Malformed> {
         if payload.len() < HEAD_BYTES {
             return Err(Malformed("record page is shorter than its head"));
         }
-        if payload[..4] != [LAYOUT, 0, 0, 0] {
+        let layout = payload[0];
+        if !matches!(layout, LAYOUT_WRITTEN | LAYOUT_MERGED) || payload[1..4] != [0; 3] {
             return Err(Malformed("record page has an unknown layout"));
         }
         let head = Head { records: half(payload, 4), first: word(payload, 8), last: word(payload, 16) };
         if head.records == 0 || head.first > head.last {
             return Err(Malformed("record page's head contradicts itself"));
         }
-        Ok(head)
+        Ok((head, layout))
+    }
+
+    /// Fills the space that was left for it.
+    pub(super) fn write(&self, layout: u8, payload: &mut [u8]) {
+        payload[..4].copy_from_slice(&[layout, 0, 0, 0]);
+        payload[4..8].copy_from_slice(&self.records.to_le_bytes());
+        payload[8..16].copy_from_slice(&self.first.to_le_bytes());
+        payload[16..24].copy_from_slice(&self.last.to_le_bytes());
     }
 }
 
@@ -191,42 +233,103 @@ pub(crate) fn record_at(payload: &[u8], offset: usize) -> Result<(Record<'_>, us
     Ok((record, offset + RECORD_HEAD_BYTES + length))
 }
 
-/// The bytes of the `KeyValue` at `place`, sharing the payload's memory.
-pub(crate) fn key_value_at(payload: &Bytes, place: Place) -> Bytes {
-    let (record, _) =
-        record_at(payload, place.offset()).expect("the index points at records of checked pages");
+/// The record at `place`; the payload is of the page that stands for the place's page now, as written or
+/// merged.
+pub(super) fn record_at_place(payload: &[u8], place: Place) -> Record<'_> {
+    let record = locate(payload, place).expect("the index points at records of checked pages");
     assert_eq!(record.tombstone, place.tombstone(), "the index points at the record it means");
-    payload.slice_ref(record.key_value)
+    record
 }
 
-/// The records of a payload in order, each with its offset.
-pub fn records(payload: &[u8]) -> Records<'_> {
-    Records { payload, offset: HEAD_BYTES }
+/// The bytes of its `KeyValue`, sharing the payload's memory.
+pub(super) fn key_value_at(payload: &Bytes, place: Place) -> Bytes {
+    payload.slice_ref(record_at_place(payload, place).key_value)
+}
+
+fn locate(payload: &[u8], place: Place) -> Result<Record<'_>, Malformed> {
+    let offset = match Head::and_layout(payload)? {
+        (_, LAYOUT_WRITTEN) => place.offset(),
+        (head, _) => Table::of(payload, head)?.find(place).ok_or(Malformed("record is not in its page"))?,
+    };
+    Ok(record_at(payload, offset)?.0)
+}
+
+/// The records of a page in order, each with its place. `number` is the page's own; a merged page's
+/// records keep the places of the pages that they were in first. Everything is checked but the
+/// `KeyValue`s.
+pub fn records(number: PageNumber, payload: &[u8]) -> Records<'_> {
+    let from = match Head::and_layout(payload) {
+        Ok((_, LAYOUT_WRITTEN)) => Ok((None, HEAD_BYTES)),
+        Ok((head, _)) => Table::of(payload, head).and_then(|table| {
+            let first = table.records_start();
+            if table.number != number {
+                Err(Malformed("merged page is another one"))
+            } else {
+                Ok((Some(table), first))
+            }
+        }),
+        Err(error) => Err(error),
+    };
+    match from {
+        Ok((table, offset)) => {
+            Records { number, payload, table, position: 0, last: None, offset, broken: None }
+        }
+        Err(error) => Records {
+            number,
+            payload: &[],
+            table: None,
+            position: 0,
+            last: None,
+            offset: 0,
+            broken: Some(error),
+        },
+    }
 }
 
 pub struct Records<'a> {
+    number: PageNumber,
     payload: &'a [u8],
+    table: Option<Table<'a>>,
+    position: usize,
+    last: Option<Place>,
     offset: usize,
+    broken: Option<Malformed>,
+}
+
+impl<'a> Records<'a> {
+    fn read(&mut self) -> Result<(Place, Record<'a>), Malformed> {
+        let (page, offset) = match &self.table {
+            None => (self.number, self.offset),
+            Some(table) => table.entry(self.position, self.offset)?,
+        };
+        let (record, behind) = record_at(self.payload, self.offset)?;
+        let place =
+            Place::of(page, offset, record.tombstone).ok_or(Malformed("record stands at no place"))?;
+        if self.last.is_some_and(|last| place <= last) {
+            return Err(Malformed("places of a page do not ascend"));
+        }
+        self.last = Some(place);
+        self.offset = behind;
+        self.position += 1;
+        Ok((place, record))
+    }
 }
 
 impl<'a> Iterator for Records<'a> {
-    type Item = Result<(usize, Record<'a>), Malformed>;
+    type Item = Result<(Place, Record<'a>), Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if let Some(error) = self.broken.take() {
+            return Some(Err(error));
+        }
         if self.offset >= self.payload.len() {
             return None;
         }
-        let offset = self.offset;
-        match record_at(self.payload, offset) {
-            Ok((record, behind)) => {
-                self.offset = behind;
-                Some(Ok((offset, record)))
-            }
-            Err(error) => {
-                self.offset = self.payload.len();
-                Some(Err(error))
-            }
+        let read = self.read();
+        if read.is_err() {
+            self.offset = self.payload.len();
         }
+        Some(read)
     }
 }
 
@@ -246,11 +349,12 @@ mod tests {
     fn a_page_gives_back_its_records() {
         let payload = sample();
         assert_eq!(Head::of(&payload), Ok(Head { records: 3, first: 2, last: 3 }));
-        let read: Vec<_> = records(&payload).map(|record| record.unwrap()).collect();
+        let read: Vec<_> = records(PageNumber(7), &payload).map(|record| record.unwrap()).collect();
         let revisions: Vec<_> = read.iter().map(|(_, r)| (r.main, r.sub, r.tombstone)).collect();
         assert_eq!(revisions, [(2, 0, false), (3, 0, true), (3, 1, false)]);
-        let place = Place::new(PageNumber(7), read[2].0, false);
-        assert_eq!((place.page(), place.offset(), place.tombstone()), (PageNumber(7), read[2].0, false));
+        let place = read[2].0;
+        assert_eq!((place.page(), place.tombstone()), (PageNumber(7), false));
+        assert_eq!(Place::from_word(place.word()), Some(place));
         assert_eq!(&*key_value_at(&payload, place), read[2].1.key_value);
     }
 
@@ -287,7 +391,7 @@ mod tests {
         let payload = sample();
         let walk = |bytes: &[u8]| {
             let _ = Head::of(bytes);
-            for record in records(bytes).flatten() {
+            for record in records(PageNumber(7), bytes).flatten() {
                 let _ = Fields::decode(record.1.key_value);
             }
         };

@@ -6,6 +6,7 @@ use super::{
     index::{Found, Span},
     page::{Place, key_value_at},
     record,
+    view::View,
 };
 use crate::pagefile::PageNumber;
 use bytes::Bytes;
@@ -139,7 +140,11 @@ impl<'a> PageReader<'a> {
     }
 
     pub fn key_value(&mut self, place: Place) -> Option<Bytes> {
-        let page = place.page();
+        self.payload(place.page()).map(|payload| key_value_at(&payload, place))
+    }
+
+    /// The payload of the page that stands for `page`; it is noted if it lacks.
+    pub fn payload(&mut self, page: PageNumber) -> Option<Bytes> {
         if self.last.as_ref().is_none_or(|(number, _)| *number != page) {
             if self.missing.last() == Some(&page) {
                 return None;
@@ -152,7 +157,7 @@ impl<'a> PageReader<'a> {
                 }
             }
         }
-        self.last.as_ref().map(|(_, payload)| key_value_at(payload, place))
+        self.last.as_ref().map(|(_, payload)| payload.clone())
     }
 
     /// An empty pair stands in where the page lacks.
@@ -186,12 +191,14 @@ fn passes(request: &RangeRequest, fact: &Fact<'_>) -> bool {
         && within(fact.create_revision, request.min_create_revision, request.max_create_revision)
 }
 
-/// Chooses, sorts and cuts (R6 to R12). `facts` are the live pairs in key order.
+/// Chooses, sorts and cuts (R6 to R12). `facts` are the live pairs in key order, `count` how many there
+/// are, if that is known: then no more of them are looked at than the answer needs.
 pub(super) fn plan<'a>(
     mvcc: &Mvcc,
     request: &RangeRequest,
     revision: i64,
     facts: impl Iterator<Item = Fact<'a>>,
+    count: Option<u64>,
 ) -> RangePlan {
     let mut plan = RangePlan {
         revision,
@@ -202,7 +209,7 @@ pub(super) fn plan<'a>(
         keys_only: request.keys_only,
     };
     if request.count_only {
-        plan.count = facts.count() as i64;
+        plan.count = count.unwrap_or_else(|| facts.count() as u64) as i64;
         return plan;
     }
     let order = SortOrder::try_from(request.sort_order).unwrap_or(SortOrder::None);
@@ -224,6 +231,12 @@ pub(super) fn plan<'a>(
         plan.count += 1;
         if chosen.len() < wanted && passes(request, &fact) {
             chosen.push(fact);
+        }
+        if let Some(count) = count
+            && chosen.len() == wanted
+        {
+            plan.count = count as i64;
+            break;
         }
     }
     plan.more = chosen.len() > limit;
@@ -273,22 +286,24 @@ pub struct RangeSlice {
 const WALKED_FOR_EACH: usize = 16;
 
 impl Mvcc {
-    /// The revision that a plain range reads at (R4).
-    pub(super) fn read_revision(&self, asked: i64) -> Result<u64, Error> {
-        match asked {
-            asked if asked <= 0 => Ok(self.revision),
-            asked if asked as u64 > self.revision => Err(Error::FutureRevision),
-            asked if asked < self.compacted => Err(Error::Compacted),
-            asked => Ok(asked as u64),
-        }
+    /// Keys of a range, as a request has it, that are live now; O(log n).
+    pub fn count(&self, key: &[u8], range_end: &[u8]) -> u64 {
+        Span::new(key, range_end).map_or(0, |span| self.index.count(span))
     }
 
-    /// Resolves a whole request by the index. Costs time with the keys in the range.
+    /// The count of a range at a revision, if it need not be counted.
+    pub(super) fn known_count(&self, span: Option<Span<'_>>, at: u64) -> Option<u64> {
+        (at == self.revision).then(|| span.map_or(0, |span| self.index.count(span)))
+    }
+
+    /// Resolves a whole request by the index. At the current revision without order and filter it costs
+    /// time with the limit, otherwise with the keys in the range.
     pub fn range_plan(&self, request: &RangeRequest) -> Result<RangePlan, Error> {
-        let at = self.read_revision(request.revision)?;
+        let at = self.view().read_revision(request.revision)? as u64;
         let span = Span::new(&request.key, &request.range_end);
         let found = span.into_iter().flat_map(|span| self.index.scan(span, at));
-        Ok(plan(self, request, self.revision(), found.map(|(key, found)| Fact::stored(key, found))))
+        let facts = found.map(|(key, found)| Fact::stored(key, found));
+        Ok(plan(self, request, self.revision(), facts, self.known_count(span, at)))
     }
 
     /// Range (R1 to R12); the request has passed [`super::check::check_range`].
@@ -303,10 +318,12 @@ impl Mvcc {
         }
     }
 
-    /// Up to `limit` pairs of a range from `key` on, at `revision` (0 = the current one). `range_end` as in a
-    /// request. `keys_only` leaves value and lease out and needs no pages.
+    /// Up to `limit` pairs of a range from `key` on, at `revision` (0 = the view's) of a pinned view.
+    /// `range_end` as in a request. `keys_only` leaves value and lease out and needs no pages.
+    #[allow(clippy::too_many_arguments)]
     pub fn range_slice(
         &self,
+        view: View,
         key: &[u8],
         range_end: &[u8],
         revision: i64,
@@ -315,8 +332,9 @@ impl Mvcc {
         pages: &dyn Pages,
     ) -> Result<Result<RangeSlice, Error>, Missing> {
         assert!(limit > 0, "a slice goes forward");
-        let at = match self.read_revision(revision) {
-            Ok(at) => at,
+        self.assert_whole(view.compacted);
+        let at = match view.read_revision(revision) {
+            Ok(at) => at as u64,
             Err(error) => return Ok(Err(error)),
         };
         let mut slice = RangeSlice { kvs: Vec::new(), next: None };
@@ -338,19 +356,25 @@ impl Mvcc {
         Ok(Ok(slice))
     }
 
-    /// Counts live keys of a range at `revision`, walking over at most `keys_max` keys; also says where to go on.
+    /// Counts live keys of a range at `revision` (0 = the view's) of a pinned view, walking over at most
+    /// `keys_max` keys; also says where to go on.
     pub fn count_slice(
         &self,
+        view: View,
         key: &[u8],
         range_end: &[u8],
         revision: i64,
         keys_max: usize,
     ) -> Result<(u64, Option<Bytes>), Error> {
         assert!(keys_max > 0, "a slice goes forward");
-        let at = self.read_revision(revision)?;
+        self.assert_whole(view.compacted);
+        let at = view.read_revision(revision)? as u64;
+        let span = Span::new(key, range_end);
+        if let Some(count) = self.known_count(span, at) {
+            return Ok((count, None));
+        }
         let mut count = 0;
-        for (walked, (key, found)) in
-            Span::new(key, range_end).into_iter().flat_map(|span| self.index.walk(span, at)).enumerate()
+        for (walked, (key, found)) in span.into_iter().flat_map(|span| self.index.walk(span, at)).enumerate()
         {
             if walked == keys_max {
                 return Ok((count, Some(Bytes::copy_from_slice(key))));

@@ -10,7 +10,10 @@ use super::{
 };
 use crate::pagefile::PageNumber;
 use bytes::Bytes;
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::RangeInclusive,
+};
 
 #[derive(Debug)]
 pub(crate) struct Tail {
@@ -20,9 +23,14 @@ pub(crate) struct Tail {
     sealed: VecDeque<(PageNumber, Bytes)>,
     /// Records that the index points to, by page; pages without any are left out.
     counts: BTreeMap<PageNumber, u32>,
-    /// The same for the page that was written last: most counting is there.
+    /// The same for the highest page that was counted, which is not in `counts`: most counting is there.
     newest: (PageNumber, u32),
+    /// Counted in no order while a checkpoint is loaded, and not in `counts` yet.
+    loose: Vec<PageNumber>,
 }
+
+/// Loose counts are sorted in when there are so many.
+const LOOSE_MAX: usize = 1 << 16;
 
 impl Tail {
     pub fn new() -> Tail {
@@ -32,6 +40,7 @@ impl Tail {
             sealed: VecDeque::new(),
             counts: BTreeMap::new(),
             newest: (PageNumber(0), 0),
+            loose: Vec::new(),
         }
     }
 
@@ -59,7 +68,8 @@ impl Tail {
     pub fn set_next(&mut self, next: PageNumber) {
         assert!(self.open.is_empty(), "the open page's records have their number already");
         assert!(next.0 > 0 && self.sealed.back().is_none_or(|(last, _)| *last < next), "page numbers ascend");
-        assert!(self.newest.0 < next, "page numbers ascend");
+        assert!(self.newest.1 == 0 || self.newest.0 < next, "page numbers ascend");
+        self.end_loose();
         self.number = next;
     }
 
@@ -90,22 +100,67 @@ impl Tail {
         page == self.number || self.sealed.binary_search_by_key(&page, |(number, _)| *number).is_ok()
     }
 
-    /// One more record of `page` in the index; pages come in order.
+    /// The payload of a page that is still here; a copy of what it holds so far for the open one.
+    pub fn page(&self, page: PageNumber) -> Option<Bytes> {
+        if page == self.number {
+            return (!self.open.is_empty()).then(|| self.open.copy());
+        }
+        let at = self.sealed.binary_search_by_key(&page, |(number, _)| *number).ok()?;
+        Some(self.sealed[at].1.clone())
+    }
+
+    /// Below every place that will be given out from now on, as a number.
+    pub fn next_word(&self) -> u64 {
+        self.number.0 << 17 | (self.open.bytes().len() as u64) << 1
+    }
+
+    /// One more record of `page` in the index.
     pub fn count(&mut self, page: PageNumber) {
+        self.add(page, 1);
+    }
+
+    fn add(&mut self, page: PageNumber, records: u32) {
         let (newest, count) = self.newest;
-        assert!(page >= newest, "records go to the newest page");
-        if page == newest {
-            self.newest.1 += 1;
+        if page < newest {
+            *self.counts.entry(page).or_insert(0) += records;
             return;
         }
-        if count > 0 {
-            self.counts.insert(newest, count);
+        if page > newest {
+            if count > 0 {
+                self.counts.insert(newest, count);
+            }
+            self.newest = (page, 0);
         }
-        self.newest = (page, 1);
+        self.newest.1 += records;
+    }
+
+    /// The same for records that come in the order of keys; [`Tail::settle`] has to follow.
+    pub fn count_loose(&mut self, page: PageNumber) {
+        self.loose.push(page);
+        if self.loose.len() >= LOOSE_MAX {
+            self.settle();
+        }
+    }
+
+    pub fn settle(&mut self) {
+        let mut loose = std::mem::take(&mut self.loose);
+        loose.sort_unstable();
+        for run in loose.chunk_by(|one, other| one == other) {
+            self.add(run[0], run.len() as u32);
+        }
+        loose.clear();
+        self.loose = loose;
+    }
+
+    /// [`Tail::settle`] for the last time: nothing is counted loosely any more.
+    pub fn end_loose(&mut self) {
+        self.settle();
+        self.loose = Vec::new();
     }
 
     /// The index has dropped a record.
     pub fn discount(&mut self, place: Place) {
+        assert!(self.loose.is_empty(), "counts are settled before they are read");
         let page = place.page();
         if page == self.newest.0 {
             assert!(self.newest.1 > 0, "the record was counted");
@@ -119,6 +174,13 @@ impl Tail {
         }
     }
 
+    /// Records in pages of these numbers that the index points to.
+    pub fn live_records(&self, pages: RangeInclusive<PageNumber>) -> u32 {
+        assert!(self.loose.is_empty(), "counts are settled before they are read");
+        let newest = if pages.contains(&self.newest.0) { self.newest.1 } else { 0 };
+        self.counts.range(pages).map(|(_, count)| count).sum::<u32>() + newest
+    }
+
     /// The newest page when the index points to it.
     fn newest_live(&self) -> Option<PageNumber> {
         (self.newest.1 > 0).then_some(self.newest.0)
@@ -126,17 +188,19 @@ impl Tail {
 
     /// The oldest page that the index points to; the open one when there is none.
     pub fn oldest_live(&self) -> PageNumber {
+        assert!(self.loose.is_empty(), "counts are settled before they are read");
         let older = self.counts.first_key_value().map(|(page, _)| *page);
         older.or(self.newest_live()).unwrap_or(self.number)
     }
 
     /// How many pages the index points to.
     pub fn live_page_count(&self) -> u64 {
-        self.counts.len() as u64
+        self.counts.len() as u64 + u64::from(self.newest.1 > 0)
     }
 
     /// Up to `pages_max` pages that the index points to, ascending, from `from`.
     pub fn live_pages(&self, from: PageNumber, pages_max: usize) -> Vec<PageNumber> {
+        assert!(self.loose.is_empty(), "counts are settled before they are read");
         let older = self.counts.range(from..).map(|(page, _)| *page);
         older.chain(self.newest_live().filter(|page| *page >= from)).take(pages_max).collect()
     }
@@ -182,9 +246,22 @@ mod tests {
         tail.discount(places[1]);
         assert_eq!(tail.oldest_live(), PageNumber(1));
         assert_eq!(tail.live_pages(PageNumber(1), 9), [PageNumber(1), PageNumber(3)]);
+        assert_eq!(tail.live_records(PageNumber(1)..=PageNumber(2)), 1);
+        assert_eq!(tail.live_records(PageNumber(2)..=PageNumber(9)), 1);
         tail.discount(places[0]);
         assert_eq!(tail.oldest_live(), PageNumber(3));
         tail.discount(places[2]);
         assert_eq!(tail.oldest_live(), PageNumber(4));
+    }
+
+    #[test]
+    fn loose_counts_are_the_same_counts() {
+        let (mut tail, mut loose) = (Tail::new(), Tail::new());
+        let mut pages: Vec<_> = (0..500_u64).map(|number| PageNumber(1 + number * 7919 % 83)).collect();
+        pages.iter().for_each(|page| loose.count_loose(*page));
+        loose.end_loose();
+        pages.sort_unstable();
+        pages.iter().for_each(|page| tail.count(*page));
+        assert_eq!((&tail.counts, tail.newest), (&loose.counts, loose.newest));
     }
 }

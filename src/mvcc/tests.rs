@@ -23,7 +23,8 @@ use std::{
 /// Written pages, of which some have slipped the cache's mind.
 #[derive(Default)]
 struct Shelf {
-    pages: BTreeMap<PageNumber, Bytes>,
+    /// Each with its span.
+    pages: BTreeMap<PageNumber, (u16, Bytes)>,
     /// Forgets half of the pages, newly drawn at each look; 0: none.
     forgetful: Cell<u64>,
     /// Fetched for the call that is under way.
@@ -32,7 +33,7 @@ struct Shelf {
 
 impl Pages for Shelf {
     fn get(&self, page: PageNumber) -> Option<Bytes> {
-        let payload = self.pages.get(&page).expect("only written pages are asked for").clone();
+        let payload = self.covering(page).expect("only written pages are asked for").clone();
         if self.forgetful.get() != 0 && !self.fetched.borrow().contains(&page) {
             // xorshift64
             let mut x = self.forgetful.get();
@@ -48,11 +49,41 @@ impl Pages for Shelf {
     }
 }
 
+impl Shelf {
+    fn covering(&self, page: PageNumber) -> Option<&Bytes> {
+        let (number, (span, payload)) = self.pages.range(..=page).next_back()?;
+        (page.0 <= number.0 + u64::from(*span)).then_some(payload)
+    }
+}
+
+/// What the last commit's mark says, and the number of the page behind it.
+#[derive(Clone, Copy)]
+struct Durable {
+    view: View,
+    next: PageNumber,
+}
+
 /// A store in miniature: the state and the pages it has handed out.
 #[derive(Default)]
 struct Store {
     mvcc: Mvcc,
     shelf: Shelf,
+    durable: Option<Durable>,
+    /// Of the checkpoint, oldest first; the last one says where to go on.
+    slices: Vec<Slice>,
+}
+
+/// All that an index holds: keys with their records, and how many records each page has.
+type Picture = (Vec<(Vec<u8>, (u64, u64), Vec<index::Version>)>, Vec<(PageNumber, u32)>);
+
+fn picture(mvcc: &Mvcc) -> Picture {
+    let all = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
+    let keys = mvcc
+        .index
+        .entries(all)
+        .map(|(key, revisions)| (key.to_vec(), revisions.first(), revisions.records().to_vec()));
+    let pages = mvcc.live_pages(PageNumber(0), usize::MAX);
+    (keys.collect(), pages.into_iter().map(|page| (page, mvcc.live_records(page..=page))).collect())
 }
 
 impl Store {
@@ -95,46 +126,177 @@ impl Store {
         self.until_there(|mvcc, shelf| mvcc.range(request, shelf))
     }
 
-    /// Everything written leaves the state, as at a commit; page numbers jump over the mark.
+    /// Everything written leaves the state, as at a commit.
     fn commit(&mut self) {
         self.mvcc.seal();
         let taken = self.mvcc.take_sealed();
-        self.shelf.pages.extend(taken);
-        let last = self.shelf.pages.last_key_value().map_or(0, |(page, _)| page.0);
-        self.mvcc.set_next_page(PageNumber(last + 2));
+        let last = taken.last().map(|(number, _)| *number);
+        self.shelf.pages.extend(taken.into_iter().map(|(number, payload)| (number, (0, payload))));
+        let before = self.durable.map_or(PageNumber(1), |durable| durable.next);
+        // Page numbers jump over the mark.
+        let next = PageNumber(last.map_or(before.0, |last| last.0 + 1) + 1);
+        self.mvcc.set_next_page(next);
+        self.durable = Some(Durable { view: self.mvcc.view(), next });
     }
 
-    /// A new life from what a commit left.
+    /// A new life from what a commit left, without the checkpoint and with it: the same.
     fn reopen(&mut self) {
         self.commit();
-        let (revision, compacted) = (self.mvcc.revision(), self.mvcc.compacted());
-        self.mvcc = Mvcc::default();
-        for (page, payload) in &self.shelf.pages {
-            self.mvcc.load_page(*page, payload).unwrap();
+        self.crash();
+    }
+
+    /// The same without a commit: what was not committed is lost.
+    fn crash(&mut self) {
+        self.mvcc = self.opened(&[]);
+        let (end, compacted) =
+            self.durable.map_or((0, -1), |durable| (durable.next.0 << 17, durable.view.compacted));
+        self.slices.retain(|slice| slice.as_of <= end && slice.compacted <= compacted);
+        let with_checkpoint = self.opened(&self.slices);
+        assert_eq!(picture(&with_checkpoint), picture(&self.mvcc));
+        if self.slices.len() % 2 == 1 {
+            self.mvcc = with_checkpoint;
         }
-        self.mvcc.load_mark(revision, compacted).unwrap();
-        let last = self.shelf.pages.last_key_value().map_or(0, |(page, _)| page.0);
-        self.mvcc.set_next_page(PageNumber(last + 2));
+    }
+
+    /// What opening gives: from the last commit's mark, these slices, and pages.
+    fn opened(&self, slices: &[Slice]) -> Mvcc {
+        let mut mvcc = Mvcc::default();
+        let Some(Durable { view, next }) = self.durable else { return mvcc };
+        mvcc.load_mark(view.revision, view.compacted).unwrap();
+        for slice in slices {
+            mvcc.load_slice(&slice.payload).unwrap();
+        }
+        let from = mvcc.first_page_to_load();
+        for (page, (span, payload)) in &self.shelf.pages {
+            if page.0 + u64::from(*span) >= from.0 {
+                mvcc.load_page(*page, payload).unwrap();
+            }
+        }
+        mvcc.set_next_page(next);
+        mvcc
+    }
+
+    /// Writes the next slice of the checkpoint; the ring holds some more than it needs.
+    fn checkpoint(&mut self, bytes_max: usize) {
+        let from = self.slices.last().and_then(|slice| slice.next.clone()).unwrap_or_default();
+        self.slices.push(self.mvcc.checkpoint_slice(&from, bytes_max));
+        if self.slices.len() > 12 {
+            self.slices.remove(0);
+        }
     }
 
     /// What a member does that gives space back at once.
     fn reclaim(&mut self) {
         self.commit();
         while !self.mvcc.compact_step(1) {}
-        let oldest = self.mvcc.oldest_live_page();
-        self.shelf.pages.retain(|page, _| *page >= oldest);
+        let oldest = self.mvcc.oldest_live_page().min(PageNumber(self.oldest_slice() >> 17));
+        self.shelf.pages.retain(|page, (span, _)| page.0 + u64::from(*span) >= oldest.0);
+    }
+
+    fn oldest_slice(&self) -> u64 {
+        self.slices.iter().map(|slice| slice.as_of).min().unwrap_or(u64::MAX)
+    }
+
+    /// Cleans the pages at these positions of the shelf, as the cleaner would: what survives goes
+    /// into merged pages, all at once.
+    fn clean(&mut self, positions: std::ops::Range<usize>) {
+        let Some(frozen) = self.mvcc.freeze() else { return };
+        if self.durable.is_some_and(|durable| durable.view.compacted >= frozen) {
+            let victim = |at: &usize| positions.contains(at);
+            let pages = || self.shelf.pages.iter().enumerate();
+            let dead = |number: &PageNumber, (span, payload): &(u16, Bytes)| {
+                let end = PageNumber(number.0 + u64::from(*span));
+                self.mvcc.live_records(*number..=end) < Head::of(payload).unwrap().records
+            };
+            let mut others = pages().filter(|(at, _)| !victim(at)).map(|(_, page)| page);
+            let oldest_dead = others.find(|(number, page)| dead(number, page)).map(|(number, _)| *number);
+            let oldest_dead = oldest_dead.unwrap_or(PageNumber(u64::MAX));
+            let oldest_slice = self.oldest_slice();
+            let victims: Vec<_> = pages()
+                .filter(|(at, _)| victim(at))
+                .map(|(_, (number, (_, page)))| (*number, page.clone()))
+                .collect();
+            let (mut merge, mut merged) = (Merge::new(), Vec::new());
+            for (number, payload) in &victims {
+                let survivors: Vec<_> = records(*number, payload)
+                    .map(Result::unwrap)
+                    .filter(|(place, record)| self.mvcc.survives(record, *place, oldest_dead, oldest_slice))
+                    .collect();
+                if !merge.has_room(&survivors) {
+                    merged.push(std::mem::take(&mut merge).finish());
+                }
+                merge.push(&survivors);
+            }
+            if !merge.is_empty() {
+                merged.push(merge.finish());
+            }
+            victims.iter().for_each(|(number, _)| drop(self.shelf.pages.remove(number)));
+            let merged = merged.into_iter().map(|page| (page.number, (page.span, page.payload)));
+            self.shelf.pages.extend(merged);
+        }
+        self.mvcc.unpin(frozen);
+    }
+
+    /// A window of history of committed records, on the way asked for.
+    fn history(&self, window: (i64, i64), key: &[u8], end: &[u8], by_index: bool) -> Vec<Change> {
+        let cost = if by_index { 1 << 20 } else { 0 };
+        let cost = ScanCost { pages: cost, records: cost };
+        let view = self.mvcc.view();
+        let mut plan = self.mvcc.history_plan(view, key, end, window, cost).unwrap();
+        while !plan.step(&self.mvcc, 1) {}
+        let (mut history, mut changes) = (plan.finish(), Vec::new());
+        if history.wants_pages() {
+            for (page, (_, payload)) in &self.shelf.pages {
+                let (part, more) = history.feed(&self.mvcc, *page, payload).unwrap();
+                changes.extend(part);
+                if !more {
+                    break;
+                }
+            }
+            return changes;
+        }
+        loop {
+            match history.slice(&self.mvcc, &self.shelf, 2) {
+                Err(Missing(pages)) => self.shelf.fetched.borrow_mut().extend(pages),
+                Ok(part) if part.is_empty() => break,
+                Ok(part) => changes.extend(part),
+            }
+        }
+        self.shelf.fetched.borrow_mut().clear();
+        changes
+    }
+
+    /// A range of a view, slice by slice; its count too.
+    fn slices(&mut self, view: View, request: &pb::RangeRequest, at: i64, limit: usize) -> Vec<KeyValue> {
+        let end = request.range_end.clone();
+        let (mut next, mut kvs) = (Some(request.key.clone()), Vec::new());
+        while let Some(from) = next {
+            let slice = self
+                .until_there(|mvcc, shelf| mvcc.range_slice(view, &from, &end, at, limit, false, shelf))
+                .unwrap();
+            assert!(slice.kvs.len() <= limit);
+            kvs.extend(slice.kvs);
+            next = slice.next;
+        }
+        let (mut next, mut count) = (Some(request.key.clone()), 0);
+        while let Some(from) = next {
+            let (part, then) = self.mvcc.count_slice(view, &from, &end, at, limit).unwrap();
+            count += part;
+            next = then;
+        }
+        assert_eq!(count, kvs.len() as u64);
+        kvs
     }
 
     fn hash(&mut self, revision: i64) -> Result<(u32, i64), Error> {
-        let revision = self.mvcc.hash_revision(revision)?;
+        let view = self.mvcc.view();
+        let revision = view.hash_revision(revision)?;
         self.commit();
-        let mut hash = HashKv::new(revision, self.mvcc.compacted());
-        let mut from = PageNumber(0);
-        while let Some(page) = self.mvcc.live_pages(from, 1).first().copied() {
-            if !hash.feed(page, &self.shelf.pages[&page], &self.mvcc).unwrap() {
+        let mut hash = HashKv::new(revision, view);
+        for (page, (_, payload)) in &self.shelf.pages {
+            if !hash.feed(*page, payload, &self.mvcc).unwrap() {
                 break;
             }
-            from = PageNumber(page.0 + 1);
         }
         Ok((hash.finish(), revision))
     }

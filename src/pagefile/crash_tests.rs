@@ -7,8 +7,9 @@
 //! the open takes nothing away. (That nothing is overwritten, the disk asserts.)
 
 use super::test_disk::{Fate, Point, SECTOR, TestDisk};
-use super::tests::{Found, History, commit, open, open_with, options, payload, sync, try_open};
+use super::tests::{Found, History, commit, label, open, open_with, options, pages, payload, sync, try_open};
 use super::*;
+use crate::env::Rng;
 use futures::executor::block_on;
 
 /// Commits of a history, and how many of them are promised.
@@ -170,7 +171,7 @@ fn rot_below_a_mark_is_refused_and_above_it_cut() {
         }
         let path = file.current.as_ref().unwrap().path.clone();
         for page in 0..8 {
-            for (what, byte) in [("header", 60), ("payload", 80)] {
+            for (what, byte) in [("header", 60), ("payload", 96)] {
                 let rotten = disk.killed();
                 rotten.damage(&path, |data| data[page * SECTOR + byte] ^= 4);
                 let covered = page < 6 || marked;
@@ -228,22 +229,29 @@ fn every_flipped_byte_and_every_cut() {
     }
 }
 
+/// The number of a commit that did not return.
+const UNTOLD: u64 = 0;
+
+fn same(told: &(u64, Vec<(u64, u8, Vec<u8>)>), found: &(u64, Vec<(u64, u8, Vec<u8>)>)) -> bool {
+    told.1 == found.1 && (told.0 == found.0 || told.0 == UNTOLD)
+}
+
 /// One step of a longer life.
 fn step(file: &mut PageFile, rng: &Rng, told: &mut Told, dropped: &mut u64) -> Result<(), Error> {
     match rng.below(20) {
         0..10 => {
             let lengths: Vec<usize> = (0..1 + rng.below(3)).map(|_| rng.below(900) as usize).collect();
             let first = file.next_number().0;
-            let number = file.next_commit;
             let pages = lengths.iter().enumerate().map(|(at, length)| {
                 (first + at as u64, *length as u8, payload(*length, first + at as u64).to_vec())
             });
             // It may be found whether or not the commit returns.
-            told.commits.push((number, pages.collect()));
+            told.commits.push((UNTOLD, pages.collect()));
             for (at, length) in lengths.iter().enumerate() {
-                file.append(*length as u8, payload(*length, first + at as u64));
+                let number = first + at as u64;
+                file.append(*length as u8, label(number, *length as u8), payload(*length, number));
             }
-            block_on(file.commit())?;
+            told.commits.last_mut().unwrap().0 = block_on(file.commit())?.0;
         }
         10..15 => {
             block_on(file.sync())?;
@@ -261,14 +269,15 @@ fn step(file: &mut PageFile, rng: &Rng, told: &mut Told, dropped: &mut u64) -> R
             block_on(file.drop_before(PageNumber(keep)))?;
         }
         _ => {
-            let first = file.next_number().0;
-            let (number, bytes) = (file.next_commit, payload(700, first));
-            file.append(1, bytes.clone());
-            told.commits.push((number, vec![(first, 1, bytes.to_vec())]));
+            // A peer's pages: numbered lower or higher, in one segment or several.
+            let first = 1 + rng.below(file.next_number().0 + 10);
+            let lengths: Vec<usize> = (0..1 + rng.below(9)).map(|_| rng.below(900) as usize).collect();
+            let pages = pages(first, &lengths);
+            told.commits.push((UNTOLD, super::tests::told(&pages)));
             told.replacing = true;
-            block_on(file.replace())?;
+            told.commits.last_mut().unwrap().0 = block_on(file.replace(pages))?.0;
             told.commits.drain(..told.commits.len() - 1);
-            (told.promised, told.replacing) = (1, false);
+            (told.promised, told.replacing, *dropped) = (1, false, 0);
         }
     }
     Ok(())
@@ -279,19 +288,32 @@ fn step(file: &mut PageFile, rng: &Rng, told: &mut Told, dropped: &mut u64) -> R
 /// a replacement alone.
 fn possible(found: &History, told: &Told, dropped: u64) -> bool {
     let (commits, replacing) = (&told.commits, told.replacing);
-    if replacing && found.len() == 1 && commits.last() == found.first() {
+    if replacing && found.len() == 1 && commits.last().is_some_and(|last| same(last, &found[0])) {
         return true;
     }
     let commits = if replacing { &commits[..commits.len() - 1] } else { &commits[..] };
     let promised = told.promised.min(commits.len());
+    let gone = |pages: &[(u64, u8, Vec<u8>)]| pages.iter().all(|page| page.0 < dropped);
     let Some(first) = found.first() else {
-        return commits[..promised].iter().all(|(_, pages)| pages.iter().all(|page| page.0 < dropped));
+        return commits[..promised].iter().all(|(_, pages)| gone(pages));
     };
-    let Some(from) = commits.iter().position(|commit| commit == first) else { return false };
+    // A replacement goes through several segments, of which the first may be dropped.
+    let ends = |(number, pages): &(u64, Vec<(u64, u8, Vec<u8>)>)| {
+        let cut = pages.len().saturating_sub(first.1.len());
+        same(&(*number, pages[cut..].to_vec()), first) && gone(&pages[..cut])
+    };
+    let Some(from) = commits.iter().position(ends) else { return false };
     let end = from + found.len();
-    commits[..from].iter().all(|(_, pages)| pages.iter().all(|page| page.0 < dropped))
+    let rest = commits.get(from + 1..end);
+    commits[..from].iter().all(|(_, pages)| gone(pages))
         && end >= promised
-        && commits.get(from..end) == Some(&found[..])
+        && rest.is_some_and(|told| told.iter().zip(&found[1..]).all(|(a, b)| same(a, b)))
+}
+
+/// For a message: each commit's number, and number and length of its pages.
+fn numbers(history: &History) -> Vec<(u64, Vec<(u64, usize)>)> {
+    let pages = |pages: &Vec<(u64, u8, Vec<u8>)>| pages.iter().map(|page| (page.0, page.2.len())).collect();
+    history.iter().map(|(number, list)| (*number, pages(list))).collect()
 }
 
 /// Lives with crashes at any disk operation (inside rolls, manifests, drops,
@@ -313,11 +335,12 @@ fn lives_with_a_crash_at_any_operation() {
                     possible(history, &told, dropped),
                     "seed {seed}, life {life}: promised {} of {:?}, dropped {dropped}, found {:?}",
                     told.promised,
-                    told.commits.iter().map(|c| c.0).collect::<Vec<_>>(),
-                    history.iter().map(|c| c.0).collect::<Vec<_>>(),
+                    numbers(&told.commits),
+                    numbers(history),
                 );
                 // What an open handed out is durable.
                 told = Told { promised: history.len(), commits: found.history, replacing: false };
+                dropped = 0;
                 let error = loop {
                     if let Err(error) = step(&mut found.file, &rng, &mut told, &mut dropped) {
                         break error;
@@ -347,11 +370,10 @@ fn lives_with_a_crash_at_any_operation() {
 /// outlive that manifest.
 #[test]
 fn names_outlive_no_manifest() {
-    let options = options(512, 4);
+    let options = options(512, 5);
     let end = |file: &mut PageFile, replace: bool| {
         if replace {
-            file.append(1, payload(700, 9));
-            block_on(file.replace()).map(drop)
+            block_on(file.replace(pages(9, &[700]))).map(drop)
         } else {
             block_on(file.drop_before(PageNumber(7))).map(drop)
         }
@@ -369,7 +391,7 @@ fn names_outlive_no_manifest() {
         let successor = disk.killed();
         successor.die_at(successor.operations() + second_death);
         if let Ok(mut found) = try_open(&successor, &options, 2) {
-            found.file.append(1, payload(1, 1));
+            found.file.append(1, Label::default(), payload(1, 1));
             let _ = block_on(found.file.commit());
         }
         for subset in 0..64_u32 {

@@ -5,17 +5,23 @@
 //! the place it was written for. Never decides what a fault means (rot or tear:
 //! that is recovery's).
 
-use super::{FEATURES_KNOWN, FORMAT_VERSION};
+use super::{FEATURES_KNOWN, FORMAT_VERSION, Label, NUMBERS_END};
 
 /// Bytes of a header; the payload follows at once.
-pub(super) const HEADER: usize = 80;
+pub(super) const HEADER: usize = 96;
 const MAGIC: [u8; 8] = *b"QrtmPage";
 const CHECKSUM_AT: usize = HEADER - 4;
 /// The page is the last of its commit.
 const FLAG_END: u8 = 1;
-/// The page is the page file's own (a mark of a sync) and takes no page number.
+/// The page is the page file's own and takes no page number.
 const FLAG_INTERNAL: u8 = 2;
-const FLAGS_KNOWN: u8 = FLAG_END | FLAG_INTERNAL;
+/// The page stands in a segment made by copying, which is durable as a whole.
+const FLAG_COPY: u8 = 4;
+const FLAGS_KNOWN: u8 = FLAG_END | FLAG_INTERNAL | FLAG_COPY;
+
+/// Kinds of internal pages.
+pub(super) const MARK: u8 = 0;
+pub(super) const DIRECTORY: u8 = 1;
 
 /// What stands before a page's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,12 +31,16 @@ pub(super) struct Header {
     pub position: u64,
     /// 0 for an internal page.
     pub number: u64,
+    /// The page stands for `number..=number + span`.
+    pub span: u16,
     pub commit: u64,
     /// Highest commit known to be synced when this one was written; 0 = none.
     pub synced: u64,
     pub kind: u8,
     pub end: bool,
     pub internal: bool,
+    pub copy: bool,
+    pub label: Label,
     /// Bytes of payload.
     pub length: u32,
 }
@@ -56,12 +66,36 @@ fn u128_at(bytes: &[u8], at: usize) -> u128 {
     u128::from_le_bytes(bytes[at..at + 16].try_into().expect("sixteen bytes were taken"))
 }
 
+/// The checksum that stands in a header's bytes.
+pub(super) fn checksum(bytes: &[u8]) -> u32 {
+    u32_at(bytes, CHECKSUM_AT)
+}
+
 impl Header {
+    /// A page of the page file's own: a mark or a directory, a commit of its own.
+    pub(super) fn internal(kind: u8, segment: u128, position: u64, commit: u64, synced: u64) -> Header {
+        Header {
+            segment,
+            position,
+            number: 0,
+            span: 0,
+            commit,
+            synced,
+            kind,
+            end: true,
+            internal: true,
+            copy: false,
+            label: Label::default(),
+            length: 0,
+        }
+    }
+
     /// Header bytes with the checksum over them and `payload`.
     pub(super) fn encode(&self, payload: &[u8]) -> [u8; HEADER] {
         assert_eq!(self.length as usize, payload.len(), "the header must name the payload's length");
         assert!(self.internal == (self.number == 0), "internal pages, and only they, have no number");
         assert!(self.commit > self.synced, "a commit cannot be synced before it is written");
+        assert!(self.span == 0 || self.copy, "only copying merges pages");
         let mut bytes = [0; HEADER];
         bytes[0..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
@@ -73,7 +107,12 @@ impl Header {
         bytes[56..64].copy_from_slice(&self.commit.to_le_bytes());
         bytes[64..72].copy_from_slice(&self.synced.to_le_bytes());
         bytes[72] = self.kind;
-        bytes[73] = if self.end { FLAG_END } else { 0 } | if self.internal { FLAG_INTERNAL } else { 0 };
+        let flag = |set: bool, flag| if set { flag } else { 0 };
+        bytes[73] =
+            flag(self.end, FLAG_END) | flag(self.internal, FLAG_INTERNAL) | flag(self.copy, FLAG_COPY);
+        bytes[74..76].copy_from_slice(&self.span.to_le_bytes());
+        bytes[76..80].copy_from_slice(&self.label.weight.to_le_bytes());
+        bytes[80..88].copy_from_slice(&self.label.first.to_le_bytes());
         let checksum = crc32c::crc32c_append(crc32c::crc32c(&bytes[..CHECKSUM_AT]), payload);
         bytes[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
         bytes
@@ -117,11 +156,14 @@ impl Header {
             segment: u128_at(bytes, 24),
             position: u64_at(bytes, 40),
             number: u64_at(bytes, 48),
+            span: u16::from_le_bytes([bytes[74], bytes[75]]),
             commit: u64_at(bytes, 56),
             synced: u64_at(bytes, 64),
             kind: bytes[72],
             end: flags & FLAG_END != 0,
             internal: flags & FLAG_INTERNAL != 0,
+            copy: flags & FLAG_COPY != 0,
+            label: Label { first: u64_at(bytes, 80), weight: u32_at(bytes, 76) },
             length: length as u32,
         };
         if header.segment != segment {
@@ -130,11 +172,16 @@ impl Header {
         if header.position != position {
             return Err(Fault::Bad("the page belongs to another position"));
         }
-        if flags & !FLAGS_KNOWN != 0 || bytes[74] != 0 || bytes[75] != 0 {
+        if flags & !FLAGS_KNOWN != 0 || bytes[88..CHECKSUM_AT] != [0; 4] {
             return Err(Fault::Bad("reserved bits are set"));
         }
-        if header.internal != (header.number == 0) || header.commit <= header.synced {
+        let numbered = header.internal == (header.number == 0);
+        let spans = header.span == 0 || header.copy && !header.internal;
+        if !numbered || !spans || header.commit <= header.synced {
             return Err(Fault::Bad("the header contradicts itself"));
+        }
+        if header.number >= NUMBERS_END || header.commit >= NUMBERS_END {
+            return Err(Fault::Bad("the header names an impossible number"));
         }
         Ok(header)
     }
@@ -155,11 +202,14 @@ mod tests {
             segment: 0x0123_4567_89ab_cdef_0011_2233_4455_6677,
             position: 4096,
             number: 7,
+            span: 300,
             commit: 5,
             synced: 3,
             kind: 9,
             end: true,
             internal: false,
+            copy: true,
+            label: Label { first: 0x0102_0304_0506_0708, weight: 0x1112_1314 },
             length: payload.len() as u32,
         };
         (header, payload)

@@ -5,7 +5,7 @@
 //! Promises that after a crash the old or the new one is there, whole. Never
 //! looks into a segment.
 
-use super::{Error, FEATURES_KNOWN, FORMAT_VERSION};
+use super::{Error, FEATURES_KNOWN, FORMAT_VERSION, NUMBERS_END};
 use crate::env::{Disk, disk::Open};
 use bytes::Bytes;
 use std::{io, path::Path};
@@ -14,7 +14,7 @@ pub(super) const NAME: &str = "manifest";
 pub(super) const NAME_NEW: &str = "manifest.new";
 const MAGIC: [u8; 8] = *b"QrtmList";
 const HEAD: usize = 56;
-const ENTRY: usize = 40;
+const ENTRY: usize = 80;
 /// Set in the stored extent of the one segment that may still grow.
 const OPEN: u64 = 1 << 63;
 
@@ -35,6 +35,17 @@ pub(super) struct Listed {
     pub first_page: u64,
     pub first_commit: u64,
     pub extent: Extent,
+    /// Of a segment that was sealed while it was being written, or copied.
+    pub directory: Option<Directory>,
+}
+
+/// Where a sealed segment's directory stands, and what it must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Directory {
+    /// Bytes from the start of the segment; behind the first page.
+    pub position: u64,
+    /// SHA-256 of its payload.
+    pub digest: [u8; 32],
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,8 +60,13 @@ pub(super) struct Manifest {
 }
 
 impl Manifest {
+    /// Bytes of a manifest of so many segments.
+    pub(super) fn length(segments: usize) -> usize {
+        HEAD + segments * ENTRY + 4
+    }
+
     pub(super) fn encode(&self) -> Bytes {
-        let length = HEAD + self.segments.len() * ENTRY + 4;
+        let length = Manifest::length(self.segments.len());
         let mut bytes = Vec::with_capacity(length);
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
@@ -70,6 +86,9 @@ impl Manifest {
                 Extent::Open(size) => size | OPEN,
             };
             bytes.extend_from_slice(&extent.to_le_bytes());
+            let (position, digest) = segment.directory.map_or((0, [0; 32]), |at| (at.position, at.digest));
+            bytes.extend_from_slice(&position.to_le_bytes());
+            bytes.extend_from_slice(&digest);
         }
         bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
         assert_eq!(bytes.len(), length, "the manifest has the length it names");
@@ -113,27 +132,19 @@ impl Manifest {
             next_commit: u64::from_le_bytes(fields.take()),
             segments: Vec::with_capacity(count),
         };
-        if manifest.next_page.max(manifest.next_commit).max(manifest.synced) >= 1 << 62 {
+        let numbers = [manifest.next_page, manifest.next_commit];
+        let possible = numbers.iter().all(|number| (1..NUMBERS_END).contains(number));
+        if !possible || manifest.synced >= manifest.next_commit {
             return Err(rot("the manifest names an impossible number"));
         }
         for index in 0..count {
-            let segment = Listed {
-                id: u128::from_le_bytes(fields.take()),
-                first_page: u64::from_le_bytes(fields.take()),
-                first_commit: u64::from_le_bytes(fields.take()),
-                extent: match u64::from_le_bytes(fields.take()) {
-                    extent if extent & OPEN != 0 => Extent::Open(extent ^ OPEN),
-                    extent => Extent::Sealed(extent),
-                },
-            };
-            let (Extent::Sealed(bytes) | Extent::Open(bytes)) = segment.extent;
+            let segment = listed(&mut fields).map_err(rot)?;
             if matches!(segment.extent, Extent::Open(_)) && index + 1 != count {
                 return Err(rot("only the last segment may be open"));
             }
-            let possible = 1..1 << 62;
-            let possible = |number| possible.contains(&number);
-            if !possible(segment.first_page) || !possible(segment.first_commit) || !possible(bytes) {
-                return Err(rot("the manifest names an impossible number"));
+            let before = manifest.segments.last();
+            if before.is_some_and(|before: &Listed| before.first_page >= segment.first_page) {
+                return Err(rot("the manifest's segments are out of order"));
             }
             manifest.segments.push(segment);
         }
@@ -177,10 +188,32 @@ impl Manifest {
             drop(disk.remove(&new).await);
             return Err(early(error));
         }
-        let late = |source| WriteError { harmless: false, error: Error::Io { path: path.clone(), source } };
+        let late = |source| WriteError { harmless: false, error: super::late(&path)(source) };
         disk.rename(&new, &path).await.map_err(late)?;
         disk.sync_dir(dir).await.map_err(late)
     }
+}
+
+/// Reads one entry.
+fn listed(fields: &mut Fields<'_>) -> Result<Listed, &'static str> {
+    let id = u128::from_le_bytes(fields.take());
+    let first_page = u64::from_le_bytes(fields.take());
+    let first_commit = u64::from_le_bytes(fields.take());
+    let extent = match u64::from_le_bytes(fields.take()) {
+        extent if extent & OPEN != 0 => Extent::Open(extent ^ OPEN),
+        extent => Extent::Sealed(extent),
+    };
+    let (position, digest) = (u64::from_le_bytes(fields.take()), fields.take());
+    let (Extent::Sealed(bytes) | Extent::Open(bytes)) = extent;
+    if [first_page, first_commit, bytes].iter().any(|number| !(1..NUMBERS_END).contains(number)) {
+        return Err("the manifest names an impossible number");
+    }
+    let directory = match (position, extent) {
+        (0, _) if digest == [0; 32] => None,
+        (1.., Extent::Sealed(end)) if position < end => Some(Directory { position, digest }),
+        _ => return Err("the manifest names an impossible directory"),
+    };
+    Ok(Listed { id, first_page, first_commit, extent, directory })
 }
 
 /// Why a manifest was not put in place.
@@ -210,13 +243,18 @@ mod tests {
     use super::*;
 
     fn sample() -> Manifest {
-        let listed = |id, extent| Listed { id, first_page: 3, first_commit: 2, extent };
+        let listed =
+            |id, first_page, extent, directory| Listed { id, first_page, first_commit: 2, extent, directory };
+        let directory = Some(Directory { position: 512, digest: [9; 32] });
         Manifest {
             page_size: 512,
             synced: 4,
             next_page: 9,
             next_commit: 5,
-            segments: vec![listed(1 << 100, Extent::Sealed(1024)), listed(7, Extent::Open(4096))],
+            segments: vec![
+                listed(1 << 100, 3, Extent::Sealed(1024), directory),
+                listed(7, 5, Extent::Open(4096), None),
+            ],
         }
     }
 

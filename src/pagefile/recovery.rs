@@ -5,10 +5,11 @@
 //! and so whether that is a tear (cut) or rot (refused). Promises to take no
 //! page on trust. Never writes.
 
-use super::header::{Fault, HEADER, Header, footprint};
+use super::Error;
+use super::directory::Entry;
+use super::header::{self, Fault, HEADER, Header, footprint};
 use super::manifest::{Extent, Listed};
-use super::segment::{self, Place, refusal};
-use super::{CommitNumber, Error, Page};
+use super::segment::refusal;
 use crate::env::File;
 use crate::reached;
 use bytes::Bytes;
@@ -26,13 +27,13 @@ pub(super) struct Whole {
     pub end: u64,
     /// Pages of the segment (those with a number) before this commit.
     pub pages_before: usize,
-    /// A mark of the page file's own, without pages.
+    /// A mark or directory of the page file's own, without pages.
     pub internal: bool,
 }
 
 /// What a segment holds after the torn tail was cut.
 pub(super) struct Walked {
-    pub places: Vec<Place>,
+    pub entries: Vec<Entry>,
     /// Whole commits; kept for an open segment only.
     pub commits: Vec<Whole>,
     pub last_commit: u64,
@@ -88,16 +89,14 @@ impl Pieces<'_> {
     }
 }
 
-/// Walks `listed` in `file`, hands each page of each whole commit to `visit`
-/// and decides about the rest. `synced`: highest commit that the manifest
-/// names as synced.
+/// Walks `listed` in `file`, lists the pages of each whole commit and decides
+/// about the rest. `synced`: highest commit that the manifest names as synced.
 pub(super) async fn walk(
     file: &Arc<dyn File>,
     path: &Path,
     listed: &Listed,
     page_size: u64,
     synced: u64,
-    visit: &mut (dyn FnMut(Page, CommitNumber, bool) -> Result<(), Error> + Send),
 ) -> Result<Walked, Error> {
     let length = file.length().await.map_err(|source| Error::Io { path: path.to_owned(), source })?;
     let (sealed, limit) = match listed.extent {
@@ -110,7 +109,7 @@ pub(super) async fn walk(
     }
     let mut pieces = Pieces { file, path, limit, piece: Bytes::new(), piece_at: 0 };
     let mut walked = Walked {
-        places: Vec::new(),
+        entries: Vec::new(),
         commits: Vec::new(),
         last_commit: listed.first_commit - 1,
         end: 0,
@@ -119,7 +118,7 @@ pub(super) async fn walk(
     };
     let mut next_page = listed.first_page;
     let mut at = 0;
-    let mut unfinished: Vec<(Header, Bytes)> = Vec::new();
+    let mut unfinished: Vec<(Header, u32)> = Vec::new();
     let fault = loop {
         if at >= limit {
             break Fault::Bad("a commit has no end");
@@ -135,25 +134,26 @@ pub(super) async fn walk(
         if header.internal && !(header.end && unfinished.is_empty()) {
             break Fault::Bad("a mark stands inside a commit");
         }
+        if header.copy {
+            // Segments with copies are sealed, and have a directory, before they are listed.
+            break Fault::Bad("a copy stands among commits");
+        }
+        if (at / page_size) >> 32 != 0 {
+            return Err(refusal(Fault::Bad("the segment is too long"), path, at));
+        }
         at += footprint(header.length as usize, page_size);
         walked.synced = walked.synced.max(header.synced);
-        unfinished.push((header, bytes));
+        unfinished.push((header, header::checksum(&bytes)));
         if !header.end {
             continue;
         }
         if !sealed {
-            let (number, start, pages_before) = (header.commit, walked.end, walked.places.len());
+            let (number, start, pages_before) = (header.commit, walked.end, walked.entries.len());
             walked.commits.push(Whole { number, start, end: at, pages_before, internal: header.internal });
         }
-        for (header, bytes) in unfinished.drain(..) {
-            if header.internal {
-                continue;
-            }
-            let slot = u32::try_from(header.position / page_size);
-            let Ok(slot) = slot else { return Err(refusal(Fault::Bad("the segment is too long"), path, at)) };
-            walked.places.push(Place { slot, length: header.length });
+        for (header, checksum) in unfinished.drain(..).filter(|(header, _)| !header.internal) {
+            walked.entries.push(Entry::new(&header, checksum, page_size));
             next_page += 1;
-            visit(segment::page(&header, &bytes), CommitNumber(header.commit), header.end)?;
         }
         walked.last_commit = header.commit;
         walked.end = at;

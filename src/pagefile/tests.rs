@@ -3,7 +3,9 @@
 
 use super::test_disk::TestDisk;
 use super::*;
+use crate::env::Rng;
 use futures::executor::block_on;
+use std::sync::Arc;
 
 pub(super) const DIR: &str = "/data/pages";
 
@@ -25,22 +27,29 @@ pub(super) fn try_open(disk: &TestDisk, options: &Options, seed: u8) -> Result<F
 }
 
 pub(super) fn open_with(disk: &TestDisk, options: &Options, rng: Rng) -> Result<Found, Error> {
-    let mut history: History = Vec::new();
-    let mut complete = true;
-    let opening =
-        PageFile::open(Arc::new(disk.clone()), DIR.into(), options.clone(), rng, |page, commit, last| {
-            if complete {
-                history.push((commit.0, Vec::new()));
-            }
-            let (number, pages) = history.last_mut().unwrap();
-            assert_eq!(*number, commit.0, "a commit's pages come together");
-            pages.push((page.number.0, page.kind, page.payload.to_vec()));
-            complete = last;
-            Ok(())
-        });
+    let opening = PageFile::open(Arc::new(disk.clone()), DIR.into(), options.clone(), rng);
     let (file, opened) = block_on(opening)?;
-    assert!(complete, "commits come whole");
+    let history = try_history(&file.reader())?;
+    assert_eq!(opened.last_page, file.reader().last_page());
     Ok(Found { file, opened, history })
+}
+
+/// Everything there is to read, commit by commit.
+pub(super) fn try_history(reader: &PageReader) -> Result<History, Error> {
+    let mut history: History = Vec::new();
+    let mut scan = reader.scan(PageNumber(0));
+    while let Some(page) = block_on(scan.next())? {
+        if history.last().is_none_or(|(number, _)| *number != page.commit.0) {
+            history.push((page.commit.0, Vec::new()));
+        }
+        history.last_mut().unwrap().1.push((page.number.0, page.kind, page.payload.to_vec()));
+    }
+    Ok(history)
+}
+
+/// Every page's label in tests: pure, so that what is found can be checked.
+pub(super) fn label(number: u64, kind: u8) -> Label {
+    Label { first: number * 10, weight: u32::from(kind) }
 }
 
 pub(super) fn open(disk: &TestDisk, options: &Options, seed: u8) -> Found {
@@ -56,10 +65,28 @@ pub(super) fn commit(file: &mut PageFile, lengths: &[usize]) -> (u64, Vec<(u64, 
     let pages = lengths.iter().map(|length| {
         let bytes = payload(*length, file.next_number().0);
         let kind = *length as u8;
-        (file.append(kind, bytes.clone()).0, kind, bytes.to_vec())
+        (file.append(kind, label(file.next_number().0, kind), bytes.clone()).0, kind, bytes.to_vec())
     });
     let pages = pages.collect();
     (block_on(file.commit()).unwrap().0, pages)
+}
+
+/// Pages of these lengths for a replacement, numbered from `first` on.
+pub(super) fn pages(first: u64, lengths: &[usize]) -> Vec<Page> {
+    let page = |(number, length): (u64, &usize)| Page {
+        number: PageNumber(number),
+        span: 0,
+        kind: *length as u8,
+        commit: CommitNumber(1),
+        label: label(number, *length as u8),
+        payload: payload(*length, number),
+    };
+    (first..).zip(lengths).map(page).collect()
+}
+
+/// What a history says of such pages.
+pub(super) fn told(pages: &[Page]) -> Vec<(u64, u8, Vec<u8>)> {
+    pages.iter().map(|page| (page.number.0, page.kind, page.payload.to_vec())).collect()
 }
 
 pub(super) fn sync(file: &mut PageFile) {
@@ -73,7 +100,7 @@ fn what_was_committed_is_read_and_found_again() {
     let mut found = open(&disk, &options, 1);
     assert_eq!((found.opened.commit, found.history.len()), (CommitNumber(0), 0));
     let mut expected = Vec::new();
-    for lengths in [&[0, 1, 432][..], &[433], &[2000, 3], &[10], &[7000], &[100, 100, 100, 100]] {
+    for lengths in [&[0, 1, 416][..], &[417], &[2000, 3], &[10], &[7000], &[100, 100, 100, 100]] {
         expected.push(commit(&mut found.file, lengths));
     }
     sync(&mut found.file);
@@ -94,7 +121,7 @@ fn what_was_committed_is_read_and_found_again() {
 #[test]
 fn a_commit_larger_than_a_segment_gets_one_that_fits() {
     let disk = TestDisk::default();
-    let options = options(512, 4);
+    let options = options(512, 5);
     let mut file = open(&disk, &options, 1).file;
     let expected = vec![commit(&mut file, &[10]), commit(&mut file, &[100_000, 5]), commit(&mut file, &[10])];
     sync(&mut file);
@@ -142,10 +169,11 @@ fn a_failed_sync_poisons_for_good() {
     assert!(matches!(block_on(file.sync()), Err(Error::Io { .. })));
     let healed = disk.killed();
     assert!(matches!(block_on(file.sync()), Err(Error::Poisoned { .. })));
-    file.append(1, Bytes::new());
+    file.append(1, Label::default(), Bytes::new());
     assert!(matches!(block_on(file.commit()), Err(Error::Poisoned { .. })));
     assert!(matches!(block_on(file.mark_synced()), Err(Error::Poisoned { .. })));
-    assert!(matches!(block_on(file.replace()), Err(Error::Poisoned { .. })));
+    assert!(matches!(block_on(file.replace(pages(1, &[5]))), Err(Error::Poisoned { .. })));
+    assert!(matches!(block_on(file.prepare()), Err(Error::Poisoned { .. })));
     assert!(matches!(block_on(file.drop_before(PageNumber(1))), Err(Error::Poisoned { .. })));
     // What is readable is written again, and durable then.
     let found = open(&healed, &options(512, 16), 2);
@@ -155,17 +183,17 @@ fn a_failed_sync_poisons_for_good() {
 #[test]
 fn lack_of_space_shows_when_a_segment_is_made_and_harms_nothing() {
     let disk = TestDisk::default();
-    let options = options(512, 4);
+    let options = options(512, 5);
     let mut file = open(&disk, &options, 1).file;
     let mut expected = vec![commit(&mut file, &[5, 5, 5, 5])];
     sync(&mut file);
-    for capacity in [0, 2048 + 100] {
+    for capacity in [0, 2560 + 100] {
         // No room for a segment; then none for the manifest beside it.
         disk.set_capacity(Some(
             disk.files().iter().map(|path| disk.contents(path).len() as u64).sum::<u64>() + capacity,
         ));
         if file.batch.is_empty() {
-            file.append(9, payload(9, 5));
+            file.append(9, label(5, 9), payload(9, 5));
         }
         let error = block_on(file.commit()).unwrap_err();
         assert!(error.is_no_space(), "{error}");
@@ -181,16 +209,16 @@ fn lack_of_space_shows_when_a_segment_is_made_and_harms_nothing() {
 #[test]
 fn whole_segments_are_dropped_and_nothing_else() {
     let disk = TestDisk::default();
-    let options = options(512, 4);
+    let options = options(512, 5);
     let mut file = open(&disk, &options, 1).file;
     let all: History = (0..10).map(|_| commit(&mut file, &[5, 5])).collect();
     sync(&mut file);
     let before = file.size_on_disk();
     // Two commits, four pages a segment.
     assert_eq!(block_on(file.drop_before(PageNumber(4))).unwrap(), 0);
-    assert_eq!(file.droppable(PageNumber(8)), 2048);
-    assert_eq!(block_on(file.drop_before(PageNumber(8))).unwrap(), 2048);
-    assert_eq!(file.size_on_disk(), before - 2048);
+    assert_eq!(file.droppable(PageNumber(8)), 2560);
+    assert_eq!(block_on(file.drop_before(PageNumber(8))).unwrap(), 2560);
+    assert_eq!(file.size_on_disk(), before - 2560);
     assert!(matches!(block_on(file.reader().read(PageNumber(4))), Err(Error::NoSuchPage { .. })));
     assert!(block_on(file.reader().read(PageNumber(5))).is_ok());
     assert_eq!(open(&disk.killed(), &options, 2).history, all[2..]);
@@ -207,22 +235,29 @@ fn whole_segments_are_dropped_and_nothing_else() {
 #[test]
 fn replace_leaves_one_commit() {
     let disk = TestDisk::default();
-    let options = options(512, 4);
+    let options = options(512, 5);
     let mut file = open(&disk, &options, 1).file;
     for _ in 0..5 {
         commit(&mut file, &[5, 5]);
     }
-    file.append(3, payload(3000, 1));
-    file.append(4, payload(10, 2));
-    let number = block_on(file.replace()).unwrap();
-    let mut expected: History =
-        vec![(number.0, vec![(11, 3, payload(3000, 1).to_vec()), (12, 4, payload(10, 2).to_vec())])];
+    let new = pages(7, &[3000, 10]);
+    let old = file.reader();
+    file.append(1, Label::default(), Bytes::new());
+    let number = block_on(file.replace(new.clone())).unwrap();
+    assert_eq!(
+        file.next_number(),
+        PageNumber(9),
+        "the batch is gone, and numbering goes on behind what is given"
+    );
+    let mut expected: History = vec![(number.0, told(&new))];
     assert_eq!(open(&disk.power_lost(|_| super::test_disk::Fate::Lost), &options, 2).history, expected);
     assert!(matches!(block_on(file.reader().read(PageNumber(10))), Err(Error::NoSuchPage { .. })));
+    assert_eq!(block_on(old.read(PageNumber(10))).unwrap().payload, payload(5, 10));
+    assert_eq!(try_history(&old).unwrap().len(), 5, "a reader of the old pages reads on");
     expected.push(commit(&mut file, &[5]));
     sync(&mut file);
     assert_eq!(open(&disk.killed(), &options, 3).history, expected);
-    assert_eq!(disk.files().len(), 3, "manifest and two segments");
+    assert_eq!(disk.files().len(), 4, "manifest, two segments of the replacement, one behind it");
 }
 
 #[test]
@@ -240,7 +275,7 @@ fn sealed_segments_give_their_rest_back() {
 #[test]
 fn a_lost_segment_or_manifest_is_rot() {
     let disk = TestDisk::default();
-    let options = options(512, 4);
+    let options = options(512, 5);
     let mut file = open(&disk, &options, 1).file;
     for _ in 0..5 {
         commit(&mut file, &[5, 5]);
@@ -256,7 +291,7 @@ fn a_lost_segment_or_manifest_is_rot() {
 #[test]
 fn files_that_the_manifest_does_not_list_are_removed() {
     let disk = TestDisk::default();
-    let options = options(512, 4);
+    let options = options(512, 5);
     commit(&mut open(&disk, &options, 1).file, &[5]);
     let stray = Path::new(DIR).join(format!("{:032x}.seg", 77));
     disk.place(&stray, vec![1; 2048]);
@@ -268,26 +303,38 @@ fn files_that_the_manifest_does_not_list_are_removed() {
     assert!(left.iter().any(|path| path.ends_with("README")), "what is not ours stays");
 }
 
-/// One file of each released format stays readable, and what is written today
-/// is that format, byte for byte. When this fails the format has changed: then
-/// it needs a new version number, a new golden file beside the old ones, and a
-/// way to open the old ones. (The message shows the new bytes.)
+/// One page file of each released format stays readable, and what is written
+/// today is that format, byte for byte. When this fails the format has changed:
+/// then it needs a new version number, a new golden folder beside the old ones,
+/// and a way to open the old ones. (The message shows the new bytes.)
 #[test]
 fn the_format_of_version_1_is_kept() {
-    const GOLDEN: [(&str, &[u8]); 2] = [
-        ("manifest", include_bytes!("../../tests/format/pagefile-v1/manifest")),
-        (
-            "3cb4dbe2cd208c1bdc50ac90b209c7d3.seg",
-            include_bytes!("../../tests/format/pagefile-v1/3cb4dbe2cd208c1bdc50ac90b209c7d3.seg"),
-        ),
+    macro_rules! golden {
+        ($name:literal) => {
+            ($name, include_bytes!(concat!("../../tests/format/pagefile-v1/", $name)) as &[u8])
+        };
+    }
+    // A segment made by copying (two pages merged, one gone), one sealed with a
+    // directory, one that is open and ends with a mark.
+    const GOLDEN: [(&str, &[u8]); 4] = [
+        golden!("manifest"),
+        golden!("064bb63be13d59fdbde37a515712fe71.seg"),
+        golden!("0c409152f165a60772dbf4d34aeb22bd.seg"),
+        golden!("4445a2a3872abed2fba76ec79b10a5b5.seg"),
     ];
-    let options = options(512, 4);
+    let options = options(512, 5);
     let disk = TestDisk::default();
     let mut file = open(&disk, &options, 42).file;
-    let mut expected = vec![commit(&mut file, &[5])];
+    for lengths in [&[5, 6, 7][..], &[100, 0], &[600], &[9]] {
+        commit(&mut file, lengths);
+    }
+    let victims = [file.reader().segments()[0].id];
+    let mut copy = block_on(file.begin_copy(&victims, 1024)).unwrap();
+    let merged = Page { span: 1, commit: CommitNumber(1), ..pages(1, &[11]).remove(0) };
+    block_on(copy.append(merged)).unwrap();
+    let copied = block_on(copy.finish()).unwrap();
+    block_on(file.adopt(copied)).unwrap().unwrap();
     block_on(file.mark_synced()).unwrap();
-    expected.push(commit(&mut file, &[100, 0]));
-    sync(&mut file);
     let written: Vec<(String, Vec<u8>)> = disk
         .files()
         .iter()
@@ -303,5 +350,188 @@ fn the_format_of_version_1_is_kept() {
     for (name, bytes) in GOLDEN {
         old.place(&Path::new(DIR).join(name), bytes.to_vec());
     }
+    let expected = try_history(&file.reader()).unwrap();
+    assert_eq!(expected.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [1, 3, 4, 6]);
     assert_eq!(open(&old, &options, 1).history, expected);
+}
+
+/// Copies what `keep` says of these segments, through the reader, and adopts it.
+pub(super) fn clean(
+    file: &mut PageFile,
+    victims: &[SegmentFacts],
+    mut keep: impl FnMut(Page) -> Option<Page>,
+) -> Result<Option<u64>, Error> {
+    let ids: Vec<u128> = victims.iter().map(|segment| segment.id).collect();
+    let bytes = victims.iter().map(|segment| segment.written).sum();
+    let mut copy = block_on(file.begin_copy(&ids, bytes))?;
+    let mut scan = file.reader().scan(victims[0].first);
+    while let Some(page) = block_on(scan.next())? {
+        if page.number >= victims[victims.len() - 1].end {
+            break;
+        }
+        if let Some(page) = keep(page) {
+            block_on(copy.append(page))?;
+        }
+    }
+    let copied = block_on(copy.finish())?;
+    block_on(file.adopt(copied))
+}
+
+#[test]
+fn a_copy_takes_the_place_of_its_victims() {
+    let disk = TestDisk::default();
+    let options = options(512, 5);
+    let mut file = open(&disk, &options, 1).file;
+    let all: History = (0..8).map(|_| commit(&mut file, &[5, 5])).collect();
+    sync(&mut file);
+    let segments = file.reader().segments();
+    assert_eq!(
+        segments.iter().map(|s| (s.first.0, s.end.0)).collect::<Vec<_>>(),
+        [(1, 5), (5, 9), (9, 13), (13, 17)]
+    );
+    assert_eq!(segments.iter().map(|s| s.sealed).collect::<Vec<_>>(), [true, true, true, false]);
+    assert!(segments[2].digest.is_some() && segments[3].digest.is_none());
+    let before = file.reader();
+    let mut scan = before.scan(PageNumber(2));
+    assert_eq!(block_on(scan.next()).unwrap().unwrap().number, PageNumber(2));
+    // Pages 6 and 7 survive merged, 10 by itself, the rest is gone.
+    let freed = clean(&mut file, &segments[1..3], |page| match page.number.0 {
+        6 => Some(Page { span: 1, payload: payload(700, 6), ..page }),
+        10 => Some(page),
+        _ => None,
+    });
+    assert_eq!(freed.unwrap(), Some(2 * 2560 - 4 * 512));
+    let reader = file.reader();
+    for (number, found) in [
+        (4, Some(4)),
+        (5, None),
+        (6, Some(6)),
+        (7, Some(6)),
+        (8, None),
+        (10, Some(10)),
+        (11, None),
+        (13, Some(13)),
+    ] {
+        match block_on(reader.read(PageNumber(number))) {
+            Ok(page) => assert_eq!(Some(page.number.0), found, "{number}"),
+            Err(Error::NoSuchPage { .. }) => assert_eq!(found, None, "{number}"),
+            Err(error) => panic!("{number}: {error}"),
+        }
+        assert_eq!(block_on(reader.verify(PageNumber(number))).is_ok(), found.is_some());
+    }
+    let facts = reader.pages(PageNumber(7), 3);
+    assert_eq!(
+        facts.iter().map(|page| (page.number.0, page.span)).collect::<Vec<_>>(),
+        [(6, 1), (10, 0), (13, 0)]
+    );
+    assert_eq!((facts[0].length, facts[0].footprint, facts[0].label), (700, 1024, label(6, 5)));
+    for (first, page) in [
+        (9, None),
+        (10, Some(1)),
+        (59, Some(4)),
+        (60, Some(6)),
+        (99, Some(6)),
+        (100, Some(10)),
+        (999, Some(16)),
+    ] {
+        assert_eq!(reader.page_at(first), page.map(PageNumber), "{first}");
+    }
+    // A scan that was under way sees what it saw.
+    let mut rest = Vec::new();
+    while let Some(page) = block_on(scan.next()).unwrap() {
+        rest.push(page.number.0);
+    }
+    assert_eq!(rest, (3..17).collect::<Vec<_>>());
+    let numbers = |history: &History| -> Vec<u64> {
+        history.iter().flat_map(|(_, pages)| pages.iter().map(|page| page.0)).collect()
+    };
+    let left = [1, 2, 3, 4, 6, 10, 13, 14, 15, 16];
+    assert_eq!(numbers(&try_history(&reader).unwrap()), left);
+    let mut found = open(&disk.power_lost(|_| super::test_disk::Fate::Lost), &options, 2);
+    assert_eq!((numbers(&found.history), found.history.last()), (left.to_vec(), all.last()));
+    assert_eq!(commit(&mut found.file, &[1]).1[0].0, 17);
+    // Of a run of segments nothing may survive at all.
+    let segments = file.reader().segments();
+    let files = disk.files().len();
+    assert_eq!(clean(&mut file, &segments[..2], |_| None).unwrap(), Some(2560 + 4 * 512));
+    assert_eq!(disk.files().len(), files - 2);
+    assert_eq!(numbers(&open(&disk.killed(), &options, 3).history), [13, 14, 15, 16]);
+}
+
+#[test]
+fn a_copy_of_what_was_replaced_is_dropped() {
+    let disk = TestDisk::default();
+    let options = options(512, 5);
+    let mut file = open(&disk, &options, 1).file;
+    for _ in 0..5 {
+        commit(&mut file, &[5, 5]);
+    }
+    let victims = [file.reader().segments()[1].id];
+    let mut copy = block_on(file.begin_copy(&victims, 1000)).unwrap();
+    block_on(copy.append(block_on(file.reader().read(PageNumber(5))).unwrap())).unwrap();
+    let copied = block_on(copy.finish()).unwrap();
+    let given_up = block_on(file.begin_copy(&victims, 1000)).unwrap();
+    block_on(file.replace(pages(1, &[9]))).unwrap();
+    assert_eq!(block_on(file.adopt(copied)).unwrap(), None);
+    drop(given_up);
+    assert_eq!(disk.files().len(), 2, "manifest and one segment");
+    let error = block_on(file.replace([pages(5, &[9]), pages(5, &[9])].concat())).unwrap_err();
+    assert!(matches!(error, Error::Disorder { number: PageNumber(5), .. }));
+    assert_eq!(open(&disk.killed(), &options, 2).history, [(file.next_commit - 1, told(&pages(1, &[9])))]);
+}
+
+#[test]
+fn a_roll_takes_the_spare_and_a_full_disk_leaves_room_for_that() {
+    let disk = TestDisk::default();
+    let options = options(512, 5);
+    let mut file = open(&disk, &options, 1).file;
+    block_on(file.prepare()).unwrap();
+    assert!(file.has_reserve());
+    let full = |disk: &TestDisk| {
+        let used = disk.files().iter().map(|path| disk.contents(path).len() as u64).sum();
+        disk.set_capacity(Some(used));
+    };
+    full(&disk);
+    let mut expected = vec![commit(&mut file, &[5, 5, 5, 5])];
+    assert!(!file.has_reserve(), "the manifest went into the spare's cushion");
+    full(&disk);
+    assert!(block_on(file.prepare()).unwrap_err().is_no_space());
+    sync(&mut file);
+    file.append(1, label(5, 1), payload(1, 5));
+    assert!(block_on(file.commit()).unwrap_err().is_no_space());
+    disk.set_capacity(None);
+    block_on(file.prepare()).unwrap();
+    full(&disk);
+    let victims: Vec<SegmentFacts> = file.reader().segments();
+    expected.push((block_on(file.commit()).unwrap().0, vec![(5, 1, payload(1, 5).to_vec())]));
+    sync(&mut file);
+    disk.set_capacity(None);
+    block_on(file.prepare()).unwrap();
+    full(&disk);
+    // So does cleaning.
+    let freed = clean(&mut file, &victims, |page| (page.number.0 < 3).then_some(page)).unwrap();
+    assert!(freed.is_some_and(|freed| freed >= 512));
+    expected[0].1.truncate(2);
+    assert!(!file.has_reserve(), "the copy was made in it");
+    assert_eq!(open(&disk.killed(), &options, 2).history, expected);
+}
+
+#[test]
+fn reading_only_changes_nothing() {
+    let disk = TestDisk::default();
+    let options = options(512, 5);
+    let mut file = open(&disk, &options, 1).file;
+    let mut all: History = (0..4).map(|_| commit(&mut file, &[5, 5])).collect();
+    sync(&mut file);
+    all.push(commit(&mut file, &[8]));
+    block_on(file.prepare()).unwrap();
+    let image = disk.killed();
+    let operations = image.operations();
+    let (reader, opened) = block_on(PageFile::open_read_only(Arc::new(image.clone()), DIR.into())).unwrap();
+    assert_eq!(try_history(&reader).unwrap(), all);
+    assert_eq!((opened.commit.0, opened.rewritten_commits), (all[4].0, 1));
+    assert_eq!(opened.last_page, Some(PageNumber(9)));
+    assert_eq!((image.operations(), image.files()), (operations, disk.files()));
+    let nothing = block_on(PageFile::open_read_only(Arc::new(image), "/elsewhere".into()));
+    assert!(matches!(nothing, Err(Error::Io { .. })));
 }

@@ -5,16 +5,15 @@
 //! segment is durable, name and length, before a manifest lists it, and that
 //! nothing is removed or shortened before the manifest that says so stands.
 
-use super::header::{HEADER, Header, footprint};
-use super::manifest::{self, Extent, Listed, Manifest};
-use super::segment::{self, Place, Segment};
-use super::{CommitNumber, Current, Error, PAGE_SIZE_MAX, PageFile, at_path};
-use crate::env::{
-    Disk,
-    disk::{Name, Open},
-};
+use super::directory::{self, Entry};
+use super::header::{self, HEADER, Header, footprint};
+use super::manifest::{Directory, Extent, Listed, Manifest};
+use super::segment::{self, Segment};
+use super::{CommitNumber, Current, Error, PAGE_SIZE_MAX, PageFile, PageNumber, at_path, late};
+use crate::env::{Disk, disk::Open};
+use crate::reached;
 use bytes::{Bytes, BytesMut};
-use std::{io, path::Path};
+use std::{path::Path, sync::Arc};
 
 static ZEROS: [u8; PAGE_SIZE_MAX as usize] = [0; PAGE_SIZE_MAX as usize];
 
@@ -32,70 +31,25 @@ pub(super) fn lay(buffers: &mut Vec<Bytes>, header: Bytes, payload: Bytes, page_
     taken
 }
 
-pub(super) fn place(header: &Header, page_size: u64) -> Place {
-    let slot = u32::try_from(header.position / page_size).expect("a segment has less than 2^32 slots");
-    Place { slot, length: header.length }
-}
-
-/// Reads the manifest of `dir` (makes both when they are not there) and
-/// removes what it does not list.
-pub(super) async fn take_stock(disk: &dyn Disk, dir: &Path, page_size: u32) -> Result<Manifest, Error> {
-    let names = match disk.list_dir(dir).await {
-        Ok(names) => names,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            disk.make_dir(dir).await.map_err(at_path(dir))?;
-            if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-                disk.sync_dir(parent).await.map_err(at_path(parent))?;
-            }
-            Vec::new()
-        }
-        Err(error) => return Err(at_path(dir)(error)),
-    };
-    // What is seen may be a killed process's rename that is not durable yet:
-    // nothing may be removed on its word before it is.
-    disk.sync_dir(dir).await.map_err(at_path(dir))?;
-    let files = || names.iter().filter(|name| !name.is_dir);
-    if files().any(|name| name.name == manifest::NAME_NEW) {
-        let path = dir.join(manifest::NAME_NEW);
-        disk.remove(&path).await.map_err(at_path(&path))?;
+/// Makes the file of a segment of `size` bytes and so many beyond, and makes
+/// sure of name and length. Lack of space leaves nothing behind.
+pub(super) async fn make(
+    disk: &Arc<dyn Disk>,
+    dir: &Path,
+    id: u128,
+    size: u64,
+    cushion: u64,
+) -> Result<Current, Error> {
+    let path = dir.join(segment::file_name(id));
+    let file = disk.open(&path, Open::New).await.map_err(at_path(&path))?;
+    if let Err(error) = file.preallocate(size + cushion).await {
+        // Nothing is lost yet: no page is in it, and nothing lists it.
+        drop(disk.remove(&path).await);
+        return Err(at_path(&path)(error));
     }
-    let segments: Vec<&Name> = files().filter(|name| segment::is_segment_name(&name.name)).collect();
-    let manifest = match Manifest::read(disk, dir).await? {
-        Some(manifest) => manifest,
-        None => {
-            refuse_orphans(disk, dir, &segments).await?;
-            let manifest =
-                Manifest { page_size, synced: 0, next_page: 1, next_commit: 1, segments: Vec::new() };
-            manifest.write(disk, dir).await.map_err(|failed| failed.error)?;
-            manifest
-        }
-    };
-    let listed: Vec<String> = manifest.segments.iter().map(|listed| segment::file_name(listed.id)).collect();
-    for name in segments {
-        if !listed.contains(&name.name) {
-            let path = dir.join(&name.name);
-            disk.remove(&path).await.map_err(at_path(&path))?;
-        }
-    }
-    Ok(manifest)
-}
-
-/// The manifest is made before the first page: pages without one mean that it was lost.
-async fn refuse_orphans(disk: &dyn Disk, dir: &Path, segments: &[&Name]) -> Result<(), Error> {
-    for name in segments {
-        let path = dir.join(&name.name);
-        let file = disk.open(&path, Open::Existing).await.map_err(at_path(&path))?;
-        let head = file.read_at(0, HEADER).await.map_err(at_path(&path))?;
-        if head.iter().any(|byte| *byte != 0) {
-            let path = dir.join(manifest::NAME);
-            return Err(Error::Rot {
-                path,
-                position: 0,
-                what: "the manifest is missing, segments are there",
-            });
-        }
-    }
-    Ok(())
+    file.sync_data().await.map_err(late(&path))?;
+    disk.sync_dir(dir).await.map_err(late(dir))?;
+    Ok(Current { id, path, file, at: 0, size, pages: 0, directory: None })
 }
 
 impl PageFile {
@@ -108,50 +62,59 @@ impl PageFile {
         self.batch.iter().map(|page| footprint(page.payload.len(), self.page_size)).sum()
     }
 
-    pub(super) fn has_room(&self, size: u64) -> bool {
-        self.current.as_ref().is_some_and(|current| current.size - current.at >= size)
+    /// Whether the current segment has room for so many more bytes of so many
+    /// pages, and for its directory.
+    pub(super) fn has_room(&self, size: u64, pages: usize) -> bool {
+        self.current.as_ref().is_some_and(|current| {
+            let directory = directory::room(current.pages + pages, self.page_size);
+            current.directory.is_none() && current.size - current.at >= size + directory
+        })
     }
 
-    /// Makes a segment with room for `size` bytes, durable but not listed.
-    pub(super) async fn make_segment(&mut self, size: u64) -> Result<Current, Error> {
-        let id = self.rng.next_u128();
-        let path = self.dir.join(segment::file_name(id));
-        let size = size.max(self.segment_size);
+    /// Makes a segment with room for pages that take `size` bytes and their
+    /// directory, durable but not listed.
+    pub(super) async fn make_segment(&mut self, size: u64, pages: usize) -> Result<Current, Error> {
+        let size = self.segment_size.max(size + directory::room(pages, self.page_size));
         assert!(size.is_multiple_of(self.page_size), "segments hold whole pages");
         assert!(size / self.page_size < 1 << 32, "a segment has less than 2^32 slots");
-        let file = self.disk.open(&path, Open::New).await.map_err(at_path(&path))?;
-        if let Err(error) = file.preallocate(size).await {
-            // Nothing is lost yet: no page is in it, and nothing lists it.
-            drop(self.disk.remove(&path).await);
-            return Err(at_path(&path)(error));
-        }
+        let id = self.rng.next_u128();
         self.poisoned = true;
-        file.sync_data().await.map_err(at_path(&path))?;
-        self.disk.sync_dir(&self.dir).await.map_err(at_path(&self.dir))?;
-        self.poisoned = false;
-        Ok(Current { id, path, file, at: 0, size })
+        let made = make(&self.disk, &self.dir, id, size, 0).await;
+        self.poisoned = made.as_ref().is_err_and(|error| !error.is_no_space());
+        made
     }
 
     /// Makes `fresh` the segment that is written from now on, with the pages it holds.
-    pub(super) fn take_current(&mut self, fresh: Current, first_page: u64, places: Vec<Place>) {
+    pub(super) fn take_current(&mut self, fresh: Current, entries: Vec<Entry>) {
         assert!(self.writes.is_empty(), "writes under way belong to the current segment");
+        assert_eq!(fresh.pages, entries.len(), "every page has an entry");
         self.index.lock().push(Segment {
             id: fresh.id,
             path: fresh.path.clone(),
             file: fresh.file.clone(),
-            first_page,
-            places,
+            entries: Arc::new(entries),
             written: fresh.at,
             on_disk: fresh.size,
+            sealed: false,
+            directory: None,
         });
         self.current = Some(fresh);
     }
 
-    /// Goes on in a fresh segment with room for `size` bytes. What the old one
-    /// holds is synced and sealed first.
-    pub(super) async fn roll(&mut self, size: u64) -> Result<(), Error> {
-        let fresh = self.make_segment(size).await?;
+    /// Goes on in a fresh segment with room for so many bytes of so many pages.
+    /// What the old one holds gets its directory, is synced and sealed first.
+    pub(super) async fn roll(&mut self, size: u64, pages: usize) -> Result<(), Error> {
+        let needed = size + directory::room(pages, self.page_size);
+        let spare = self.spare.take_if(|spare| spare.size >= needed);
+        let was_spare = spare.is_some();
+        let fresh = match spare {
+            Some(spare) => spare,
+            None => self.make_segment(size, pages).await?,
+        };
         self.poisoned = true;
+        if self.current.as_ref().is_some_and(|current| current.directory.is_none()) {
+            self.write_directory();
+        }
         self.sync_current().await?;
         let mut manifest = self.manifest.clone();
         if let Some(old) = &self.current {
@@ -162,23 +125,39 @@ impl PageFile {
                 "the current segment is the last, and open"
             );
             listed.extent = Extent::Sealed(old.at);
+            listed.directory = old.directory;
         }
         let (first_page, first_commit) = (self.next_page, self.next_commit);
         let extent = Extent::Open(fresh.size);
-        manifest.segments.push(Listed { id: fresh.id, first_page, first_commit, extent });
+        manifest.segments.push(Listed { id: fresh.id, first_page, first_commit, extent, directory: None });
         manifest.synced = self.synced;
         // Shortened only once the manifest that seals it stands.
         let sealed = self.current.as_ref().map(|old| (old.id, old.file.clone(), old.at));
         self.poisoned = false;
         if let Err(error) = self.put_manifest(manifest).await {
             if !self.poisoned {
-                drop(self.disk.remove(&fresh.path).await);
+                if was_spare {
+                    self.spare = Some(fresh);
+                } else {
+                    drop(self.disk.remove(&fresh.path).await);
+                }
             }
             return Err(error);
         }
+        if was_spare {
+            reached!("segment rolled into the spare");
+        }
+        if let Some(old) = &self.current {
+            let mut index = self.index.lock();
+            let segment = index.last_mut().expect("the current segment is the last");
+            assert_eq!(segment.id, old.id, "the current segment is the last");
+            (segment.sealed, segment.directory) = (true, old.directory);
+            drop(index);
+            self.cushion.take_if(|(id, ..)| *id == old.id);
+        }
         self.untrimmed.extend(sealed);
         self.trim();
-        self.take_current(fresh, first_page, Vec::new());
+        self.take_current(fresh, Vec::new());
         Ok(())
     }
 
@@ -190,7 +169,16 @@ impl PageFile {
         assert!(manifest.synced < manifest.next_commit, "only commits are synced");
         let sound = !self.poisoned;
         self.poisoned = true;
-        if let Err(failed) = manifest.write(&*self.disk, &self.dir).await {
+        let mut written = manifest.write(&*self.disk, &self.dir).await;
+        if written.as_ref().is_err_and(|failed| failed.harmless)
+            && let Some((_, file, size)) = self.cushion.take()
+        {
+            // What a spare segment holds in excess is kept for this.
+            reached!("manifest written into the cushion");
+            drop(file.truncate(size).await);
+            written = manifest.write(&*self.disk, &self.dir).await;
+        }
+        if let Err(failed) = written {
             self.poisoned = !(sound && failed.harmless);
             return Err(failed.error);
         }
@@ -227,9 +215,9 @@ impl PageFile {
     pub(super) async fn writes_end(&mut self, left: usize) -> Result<(), Error> {
         while self.writes.len() > left {
             let write = self.writes.pop_front().expect("the length was checked");
-            if let Err(source) = write.await {
+            if let Err(error) = write.await {
                 let path = self.current.as_ref().map_or(&self.dir, |current| &current.path);
-                return Err(Error::Io { path: path.clone(), source });
+                return Err(late(path)(error));
             }
         }
         Ok(())
@@ -249,7 +237,7 @@ impl PageFile {
         // Submitted right behind the writes, which need not be waited for first.
         let (sync, path) = (current.file.sync_data(), current.path.clone());
         self.writes_end(0).await?;
-        sync.await.map_err(at_path(&path))?;
+        sync.await.map_err(late(&path))?;
         self.synced = last;
         self.marked = named;
         Ok(())
@@ -259,10 +247,11 @@ impl PageFile {
     pub(super) fn write_batch(&mut self) -> CommitNumber {
         let batch = std::mem::take(&mut self.batch);
         let current = self.current.as_mut().expect("the caller made room");
+        assert!(current.directory.is_none(), "the directory is a segment's last page");
         let (commit, start) = (self.next_commit, current.at);
         let mut headers = BytesMut::with_capacity(batch.len() * HEADER);
         let mut buffers = Vec::with_capacity(batch.len() * 3);
-        let mut places = Vec::with_capacity(batch.len());
+        let mut entries = Vec::with_capacity(batch.len());
         let last = batch.last().map(|page| page.number);
         for page in batch {
             assert_eq!(page.number, self.next_page, "pages are numbered in order");
@@ -270,53 +259,99 @@ impl PageFile {
                 segment: current.id,
                 position: current.at,
                 number: page.number,
+                span: 0,
                 commit,
                 synced: self.synced,
                 kind: page.kind,
                 end: Some(page.number) == last,
                 internal: false,
+                copy: false,
+                label: page.label,
                 length: page.payload.len() as u32,
             };
-            headers.extend_from_slice(&header.encode(&page.payload));
-            places.push(place(&header, self.page_size));
+            let bytes = header.encode(&page.payload);
+            entries.push(Entry::new(&header, header::checksum(&bytes), self.page_size));
+            headers.extend_from_slice(&bytes);
             current.at += lay(&mut buffers, headers.split().freeze(), page.payload, self.page_size);
             self.next_page += 1;
         }
-        assert!(current.at <= current.size, "the segment has room for the commit");
+        current.pages += entries.len();
+        assert!(
+            current.at + directory::room(current.pages, self.page_size) <= current.size,
+            "the segment has room for the commit and its directory"
+        );
         self.writes.push_back(current.file.append(start, buffers));
-        let mut index = self.index.lock();
-        let segment = index.last_mut().expect("the current segment is the last");
-        assert_eq!(segment.id, current.id, "the current segment is the last");
-        segment.places.extend(places);
-        segment.written = current.at;
-        drop(index);
-        self.next_commit += 1;
+        let written = current.at;
+        self.wrote(written, entries);
         self.last_paged = commit;
-        self.named = self.named.max(self.synced);
         CommitNumber(commit)
     }
 
     /// Submits a mark page: it names the last sync, and is a commit of its own.
     pub(super) fn write_mark(&mut self) {
+        self.write_internal(header::MARK, Bytes::new());
+    }
+
+    /// Submits the current segment's directory, after which nothing is written to it.
+    fn write_directory(&mut self) {
+        let entries = {
+            let index = self.index.lock();
+            index.last().expect("the current segment is the last").entries.clone()
+        };
+        let payload = directory::encode(&entries);
+        let digest = directory::digest(&payload);
+        let position = self.write_internal(header::DIRECTORY, payload);
+        let current = self.current.as_mut().expect("the caller has a segment");
+        assert_eq!(current.pages, entries.len(), "the directory lists every page");
+        current.directory = Some(Directory { position, digest });
+    }
+
+    /// Submits a page of the page file's own, as a commit; where it stands.
+    fn write_internal(&mut self, kind: u8, payload: Bytes) -> u64 {
         let current = self.current.as_mut().expect("the caller made sure of room");
+        assert!(current.directory.is_none(), "the directory is a segment's last page");
+        let position = current.at;
         let header = Header {
-            segment: current.id,
-            position: current.at,
-            number: 0,
-            commit: self.next_commit,
-            synced: self.synced,
-            kind: 0,
-            end: true,
-            internal: true,
-            length: 0,
+            length: payload.len() as u32,
+            ..Header::internal(kind, current.id, position, self.next_commit, self.synced)
         };
         let mut buffers = Vec::new();
-        let bytes = Bytes::copy_from_slice(&header.encode(&[]));
-        let taken = lay(&mut buffers, bytes, Bytes::new(), self.page_size);
-        self.writes.push_back(current.file.append(current.at, buffers));
-        current.at += taken;
-        self.index.lock().last_mut().expect("the current segment is the last").written = current.at;
+        let bytes = Bytes::copy_from_slice(&header.encode(&payload));
+        current.at += lay(&mut buffers, bytes, payload, self.page_size);
+        assert!(current.at <= current.size, "the segment has room for it");
+        self.writes.push_back(current.file.append(position, buffers));
+        let written = current.at;
+        self.wrote(written, Vec::new());
+        position
+    }
+
+    /// A commit was submitted to the current segment.
+    fn wrote(&mut self, written: u64, entries: Vec<Entry>) {
+        let mut index = self.index.lock();
+        let segment = index.last_mut().expect("the current segment is the last");
+        assert!(
+            self.current.as_ref().is_some_and(|current| current.id == segment.id),
+            "the current segment is the last"
+        );
+        if !entries.is_empty() {
+            Arc::make_mut(&mut segment.entries).extend(entries);
+        }
+        segment.written = written;
+        drop(index);
         self.next_commit += 1;
         self.named = self.named.max(self.synced);
+    }
+
+    /// Position in the manifest of these segments, if they stand there side by side.
+    pub(super) fn stand_at(&self, ids: &[u128]) -> Option<usize> {
+        let segments = &self.manifest.segments;
+        let at = segments.iter().position(|listed| Some(&listed.id) == ids.first())?;
+        let there = segments.get(at..at + ids.len())?;
+        there.iter().zip(ids).all(|(listed, id)| listed.id == *id).then_some(at)
+    }
+
+    /// Number behind the last page of the segment at this place of the index.
+    pub(super) fn end_of(&self, at: usize) -> PageNumber {
+        PageNumber(self.index.lock()[at].end_page())
     }
 }

@@ -35,10 +35,25 @@ pub(super) struct ApplyTask {
     pub metrics: Arc<dyn Observer>,
 }
 
+/// Bytes applied beside a commit that is being written, in commits: then applying pauses. When
+/// the store finds no space, entries wait in the log from then on.
+const AHEAD_COMMITS: u64 = 2;
+
 /// A commit of the store that is being written.
 struct Writing {
     began: Moment,
     durable: BoxFuture<'static, Result<Position, store::Error>>,
+}
+
+/// What is under way between two pieces of work.
+#[derive(Default)]
+struct Pending {
+    /// The commit being written; entries are applied meanwhile.
+    writing: Option<Writing>,
+    /// When the next one is due: one timer for each commit, not one for each entry.
+    due: Option<(Moment, BoxFuture<'static, ()>)>,
+    /// It is due now.
+    overdue: bool,
 }
 
 impl ApplyTask {
@@ -50,16 +65,23 @@ impl ApplyTask {
     }
 
     async fn work(&mut self) -> Result<(), String> {
-        // One timer for each commit, not one for each entry.
-        let mut due: Option<(Moment, BoxFuture<'static, ()>)> = None;
-        // The commit being written; entries are applied meanwhile.
-        let mut writing: Option<Writing> = None;
+        let mut pending = Pending::default();
+        let store = self.store.clone();
+        let failed = store.failed();
+        tokio::pin!(failed);
         loop {
-            while let Some(work) = self.queue.try_pop() {
+            while self.may_apply(&pending)
+                && let Some(work) = self.queue.try_pop()
+            {
                 match work {
                     Work::Entries(entries) => self.apply_all(entries).await?,
                     Work::Install { pages, answer } => {
-                        self.finish(writing.take()).await?;
+                        if self.applier.is_starved() {
+                            // What takes its place needs it no more.
+                            crate::reached!("starved commit given up for a snapshot");
+                            pending.writing = None;
+                        }
+                        self.finish(pending.writing.take()).await?;
                         let installed = self.install(pages).await;
                         let failed = installed.as_ref().err().cloned();
                         // The loop may have stopped waiting: it ends the member then.
@@ -67,45 +89,23 @@ impl ApplyTask {
                         if let Some(error) = failed {
                             return Err(error);
                         }
-                        due = None;
+                        pending = Pending::default();
                     }
-                    Work::Stop => {
-                        self.finish(writing.take()).await?;
-                        let last = self.begin_commit().await?;
-                        self.finish(last).await?;
-                        return self
-                            .applier
-                            .mark_synced()
-                            .await
-                            .map_err(|error| format!("cannot mark the store: {error}"));
-                    }
+                    Work::Stop => return self.end(pending.writing).await,
                 }
-                let now = self.clock.now();
-                match self.applier.pending_bytes() {
-                    None => {}
-                    Some(bytes)
-                        if bytes >= self.options.commit_bytes
-                            || due.as_ref().is_some_and(|(at, _)| *at <= now) =>
-                    {
-                        self.finish(writing.take()).await?;
-                        writing = self.begin_commit().await?;
-                        due = None;
-                    }
-                    Some(_) if due.is_none() => {
-                        let at = now + self.options.commit_interval;
-                        due = Some((at, self.clock.sleep_until(at)));
-                    }
-                    Some(_) => {}
-                }
+                self.commit_if_due(&mut pending).await?;
+            }
+            if !self.may_apply(&pending) && self.applier.is_starved() && self.queue.ends() {
+                return self.end(pending.writing).await;
             }
             let durable = async {
-                match &mut writing {
+                match &mut pending.writing {
                     Some(writing) => (&mut writing.durable).await,
                     None => std::future::pending().await,
                 }
             };
             let timer = async {
-                match &mut due {
+                match &mut pending.due {
                     Some((_, timer)) => timer.await,
                     None => std::future::pending().await,
                 }
@@ -113,15 +113,72 @@ impl ApplyTask {
             tokio::select! {
                 biased;
                 position = durable => {
-                    let began = writing.take().expect("it was just awaited").began;
+                    let began = pending.writing.take().expect("it was just awaited").began;
                     self.committed(began, position)?;
                 }
+                reason = &mut failed => return Err(reason),
                 () = self.queue.more() => {}
                 () = timer => {
-                    due = None;
-                    self.finish(writing.take()).await?;
-                    writing = self.begin_commit().await?;
+                    pending.due = None;
+                    pending.overdue = true;
                 }
+            }
+            self.commit_if_due(&mut pending).await?;
+        }
+    }
+
+    /// Whether more may be applied: not far beyond a commit that is still being written.
+    fn may_apply(&self, pending: &Pending) -> bool {
+        let ahead = self.applier.pending_bytes().unwrap_or(0);
+        pending.writing.is_none() || ahead < AHEAD_COMMITS * self.options.commit_bytes
+    }
+
+    /// Begins the next commit when it is due and the last one is written.
+    async fn commit_if_due(&mut self, pending: &mut Pending) -> Result<(), String> {
+        let Some(bytes) = self.applier.pending_bytes() else {
+            pending.overdue = false;
+            return Ok(());
+        };
+        let now = self.clock.now();
+        let late = pending.due.as_ref().is_some_and(|(at, _)| *at <= now);
+        if pending.overdue || late || bytes >= self.options.commit_bytes {
+            if pending.writing.is_none() {
+                *pending = Pending { writing: self.begin_commit().await?, ..Pending::default() };
+            }
+        } else if pending.due.is_none() {
+            let at = now + self.options.commit_interval;
+            pending.due = Some((at, self.clock.sleep_until(at)));
+        }
+        Ok(())
+    }
+
+    /// Commits what is applied and marks it. A store without space ends as it is: the log holds the rest.
+    async fn end(&mut self, writing: Option<Writing>) -> Result<(), String> {
+        if !self.finish_unless_starved(writing).await? {
+            return Ok(());
+        }
+        let last = self.begin_commit().await?;
+        if !self.finish_unless_starved(last).await? {
+            return Ok(());
+        }
+        self.applier.mark_synced().await.map_err(|error| format!("cannot mark the store: {error}"))
+    }
+
+    /// `false`: it found no space.
+    async fn finish_unless_starved(&self, writing: Option<Writing>) -> Result<bool, String> {
+        let Some(mut writing) = writing else { return Ok(true) };
+        loop {
+            tokio::select! {
+                biased;
+                position = &mut writing.durable => {
+                    self.committed(writing.began, position)?;
+                    return Ok(true);
+                }
+                () = self.clock.sleep(self.options.commit_interval) => {}
+            }
+            if self.applier.is_starved() {
+                crate::reached!("member stopped with a store that found no space");
+                return Ok(false);
             }
         }
     }

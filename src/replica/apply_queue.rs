@@ -39,6 +39,12 @@ impl ApplyQueue {
         self.work.lock().expect("no panic while the queue is locked").pop_front()
     }
 
+    /// Whether the last word is there: nothing follows it.
+    pub fn ends(&self) -> bool {
+        let work = self.work.lock().expect("no panic while the queue is locked");
+        matches!(work.back(), Some(Work::Stop))
+    }
+
     /// Drops everything that waits: the member ends without it.
     pub fn clear(&self) {
         self.work.lock().expect("no panic while the queue is locked").clear();

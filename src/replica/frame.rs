@@ -130,7 +130,14 @@ mod tests {
         vec![
             Body::Ping(7),
             Body::Forward(Forward { request_id: 9, data: Bytes::from(vec![5; 3000]) }),
-            Body::SnapshotPage(SnapshotPage { kind: 2, payload: Bytes::from_static(b"page") }),
+            Body::SnapshotPage(SnapshotPage {
+                kind: 2,
+                payload: Bytes::from_static(b"page"),
+                number: 7,
+                span: 3,
+                first: 9,
+                weight: 4,
+            }),
             Body::SnapshotAnswer(String::new()),
         ]
     }

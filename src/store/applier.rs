@@ -1,30 +1,55 @@
 //! The one writer of the applied state: applies entries, cuts commits.
 
-use super::writer::{self, Batch, Job};
-use super::{Error, Position, Shared, Store, gate_value, kind};
-use crate::env::task;
+use super::compactor::Compaction;
+use super::ground::Fetched;
+use super::shared::{Committed, Shared, gate_value};
+use super::writer::{Batch, Job, Replacement};
+use super::{Error, Position, Store, kind};
+use crate::env::Rng;
 use crate::machine::{Applied, Entry, Held, State};
-use crate::pagefile::{PageFile, PageNumber};
+use crate::members::Members;
+use crate::pagefile::{CommitNumber, Label, Page, PageNumber};
 use bytes::Bytes;
 use prost::Message;
 use quorate_proto::quorate::v1::{SnapshotPage, StoreMark};
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use tokio::sync::{mpsc, oneshot};
+use std::sync::atomic::Ordering;
+use tokio::sync::{
+    mpsc::{self, error::TrySendError},
+    oneshot,
+};
 
-/// Keys that one step of physical compaction looks at: short enough that no
-/// request notices the lock.
-const COMPACT_STEP_KEYS: usize = 512;
+/// No page number of a peer reaches this.
+const PAGE_NUMBER_END: u64 = 1 << 46;
 
 pub struct Applier {
     shared: Arc<Shared>,
-    jobs: mpsc::Sender<Job>,
+    /// `None`: nothing is ever written (a look at a stopped member).
+    jobs: Option<mpsc::Sender<Job>>,
+    compactions: mpsc::Sender<Compaction>,
+    rng: Rng,
     /// Full record pages since the last commit, pinned in the cache.
     sealed: Vec<(PageNumber, Bytes)>,
     /// Number of the next page that is appended to the file.
     next_page: PageNumber,
+    lineage: u64,
     /// Bytes of data of entries applied since the last commit; `None` = none was.
     pending: Option<u64>,
+    /// The compacted mark as it is, pinned: when an entry moves it, the hash
+    /// at the new mark is taken over this pin.
+    pinned: i64,
+    /// A compaction for which the queue had no place yet.
+    held: Option<Compaction>,
+}
+
+/// What an applier is made of.
+pub(super) struct Parts {
+    pub shared: Arc<Shared>,
+    pub jobs: Option<mpsc::Sender<Job>>,
+    pub compactions: mpsc::Sender<Compaction>,
+    pub rng: Rng,
+    pub next_page: PageNumber,
+    pub lineage: u64,
 }
 
 /// A commit under way: completes when it is durable.
@@ -39,12 +64,21 @@ impl CommitTicket {
 }
 
 impl Applier {
-    pub(super) fn new(shared: Arc<Shared>, file: PageFile) -> Applier {
-        let next_page = file.next_number();
-        // One commit is written while the next gathers; more would only delay the mark.
-        let (jobs, queue) = mpsc::channel(2);
-        drop(task::spawn(writer::run(file, shared.clone(), queue)));
-        Applier { shared, jobs, sealed: Vec::new(), next_page, pending: None }
+    pub(super) fn new(parts: Parts) -> Applier {
+        let Parts { shared, jobs, compactions, rng, next_page, lineage } = parts;
+        let pinned = shared.state_mut().pin();
+        Applier {
+            shared,
+            jobs,
+            compactions,
+            rng,
+            sealed: Vec::new(),
+            next_page,
+            lineage,
+            pending: None,
+            pinned,
+            held: None,
+        }
     }
 
     pub fn store(&self) -> Store {
@@ -58,13 +92,12 @@ impl Applier {
 
     /// Applies one entry; fetches pages that apply lacks, as often as it takes.
     pub async fn apply(&mut self, entry: &Entry) -> Result<Applied, Error> {
-        let mut own = BTreeMap::new();
+        let shared = self.shared.clone();
+        let mut pages = Fetched::new(shared.ground());
         loop {
             let missing = {
-                let shared = self.shared.clone();
                 let mut state = shared.state_mut();
-                let compacted_before = state.mvcc().compacted();
-                let pages = super::Fetched { cache: &self.shared.cache, own: &own };
+                pages.follow(&shared.ground());
                 match state.apply(entry, &pages) {
                     Ok(applied) => {
                         assert_eq!(
@@ -73,13 +106,10 @@ impl Applier {
                             "the mark moves with its effects"
                         );
                         self.keep_sealed(&mut state);
-                        let compacted = state.mvcc().compacted();
+                        self.note_compaction(&mut state);
                         drop(state);
                         self.pending = Some(self.pending.unwrap_or(0) + entry.data.len() as u64);
-                        if compacted != compacted_before {
-                            drop(task::spawn(compact(self.shared.clone(), compacted)));
-                        }
-                        self.shared.applied.raise(gate_value(entry.index));
+                        shared.applied.raise(gate_value(entry.index));
                         return Ok(applied);
                     }
                     Err(Held::Missing(missing)) => missing,
@@ -87,7 +117,7 @@ impl Applier {
                 }
             };
             crate::reached!("apply waits for a page");
-            self.shared.fetch(&missing, &mut own).await?;
+            pages.fetch(&shared, &missing).await?;
         }
     }
 
@@ -97,9 +127,39 @@ impl Applier {
         for (number, payload) in state.take_sealed() {
             assert_eq!(number, self.next_page, "state and page file count pages alike");
             self.next_page = PageNumber(number.0 + 1);
-            self.shared.cache.pin(number, payload.clone());
-            self.shared.layout().records.push(number);
+            self.shared.ground().cache.pin(number, payload.clone());
             self.sealed.push((number, payload));
+        }
+    }
+
+    /// Hands a compaction that was just applied to the compactor, with the pin
+    /// of the mark before: what its hash covers stays until it is taken.
+    fn note_compaction(&mut self, state: &mut State) {
+        let (_, compacted) = state.revisions();
+        if compacted == self.pinned {
+            return;
+        }
+        let before = std::mem::replace(&mut self.pinned, state.pin());
+        assert!(self.pinned == compacted && before < compacted, "a compaction moves the mark forward");
+        let ground = self.shared.ground();
+        self.held = Some(match self.held.take() {
+            None => Compaction { ground, before, revision: compacted, single: true },
+            // They are taken together: the older pin holds for both.
+            Some(held) => {
+                crate::reached!("compactions taken together");
+                state.unpin(before);
+                Compaction { revision: compacted, single: false, ..held }
+            }
+        });
+        self.hand_over();
+    }
+
+    /// Gives the compactor what waits for a place in its queue.
+    fn hand_over(&mut self) {
+        if let Some(compaction) = self.held.take()
+            && let Err(TrySendError::Full(compaction)) = self.compactions.try_send(compaction)
+        {
+            self.held = Some(compaction);
         }
     }
 
@@ -108,10 +168,16 @@ impl Applier {
         self.pending
     }
 
+    /// Whether a commit waits for disk space: it is not to be waited for.
+    pub fn is_starved(&self) -> bool {
+        self.shared.starved.load(Ordering::Acquire)
+    }
+
     /// Starts a commit of everything applied so far. Waits only while two
     /// earlier ones are still being written.
     pub async fn begin_commit(&mut self) -> Result<CommitTicket, Error> {
-        let (mark, keep) = {
+        self.hand_over();
+        let committed = {
             let shared = self.shared.clone();
             let mut state = shared.state_mut();
             state.seal();
@@ -119,30 +185,18 @@ impl Applier {
             let mark_page = self.next_page;
             self.next_page = PageNumber(mark_page.0 + 1);
             state.set_next_page(self.next_page);
-            ((mark_page, state.mark()), state.oldest_live_page())
+            Committed::new(mark_page, &StoreMark { lineage: self.lineage, ..state.mark() })
         };
         self.pending = None;
         let records = std::mem::take(&mut self.sealed);
-        self.submit(records, mark, keep, Job::Commit).await
+        let (done, durable) = oneshot::channel();
+        self.submit(Job::Commit(Batch { records, committed, done })).await?;
+        Ok(CommitTicket { done: durable })
     }
 
-    async fn submit(
-        &self,
-        records: Vec<(PageNumber, Bytes)>,
-        (mark_page, mark): (PageNumber, StoreMark),
-        keep: PageNumber,
-        job: fn(Batch) -> Job,
-    ) -> Result<CommitTicket, Error> {
-        let (done, durable) = oneshot::channel();
-        let batch = Batch {
-            records,
-            mark: (mark_page, Bytes::from(mark.encode_to_vec())),
-            position: Position::of(&mark),
-            keep,
-            done,
-        };
-        self.jobs.send(job(batch)).await.map_err(|_| Error::Closed)?;
-        Ok(CommitTicket { done: durable })
+    async fn submit(&self, job: Job) -> Result<(), Error> {
+        let jobs = self.jobs.as_ref().ok_or(Error::Closed)?;
+        jobs.send(job).await.map_err(|_| Error::Closed)
     }
 
     /// Commits everything applied so far and waits until it is durable.
@@ -153,63 +207,83 @@ impl Applier {
     /// Names the last sync on disk, so that recovery can tell rot from a tear (I6).
     pub async fn mark_synced(&self) -> Result<(), Error> {
         let (done, marked) = oneshot::channel();
-        self.jobs.send(Job::MarkSynced(done)).await.map_err(|_| Error::Closed)?;
+        self.submit(Job::MarkSynced(done)).await?;
         marked.await.unwrap_or(Err(Error::Closed))
     }
 
-    /// Replaces the whole state by a peer's snapshot (all its pages in order), durably, in one step.
+    /// Replaces the whole state by a peer's snapshot (all its pages in order), durably, in one
+    /// step. The pages keep their numbers; what was read or copied of the old ones is void.
     pub async fn install(&mut self, pages: Vec<SnapshotPage>) -> Result<Position, Error> {
-        let broken = |what: String| Error::Snapshot(what);
-        let (last, records) = pages.split_last().ok_or_else(|| broken("it is empty".into()))?;
-        if last.kind != u32::from(kind::MARK) {
-            return Err(broken("it does not end with a mark".into()));
-        }
-        let mark = StoreMark::decode(last.payload.clone()).map_err(|error| broken(error.to_string()))?;
         let cluster = self.shared.state().members.cluster_id;
-        let mut state = State::new(crate::members::Members { cluster_id: cluster, ..Default::default() });
-        let mut next = self.next_page;
-        let mut batch = Vec::with_capacity(records.len());
-        for page in records {
-            if page.kind != u32::from(kind::RECORDS) {
-                return Err(broken(format!("page of kind {}", page.kind)));
-            }
-            state.load_page(next, &page.payload).map_err(broken)?;
-            batch.push((next, page.payload.clone()));
-            next = PageNumber(next.0 + 1);
-        }
-        state.load_mark(&mark).map_err(broken)?;
-        if state.members.cluster_id != cluster {
-            return Err(broken(format!("it is of cluster {:x}", state.members.cluster_id)));
-        }
-        let mark_page = next;
-        self.next_page = PageNumber(mark_page.0 + 1);
-        state.set_next_page(self.next_page);
+        let (mut state, mut pages, mark) = load(pages, cluster).map_err(Error::Snapshot)?;
+        self.lineage = self.rng.next_u64();
+        let last = pages.last_mut().expect("the mark is the last page");
+        let committed = Committed::new(last.number, &StoreMark { lineage: self.lineage, ..mark });
+        last.payload = committed.mark.clone();
+        let position = committed.position.clone();
+        // Pinned before it takes the old state's place: its mark is this applier's from then on.
+        let pinned = state.pin();
+        state.set_next_page(PageNumber(last.number.0 + 1));
+        let (done, replaced) = oneshot::channel();
+        let replacement = Replacement { pages, state, committed, done };
+        self.submit(Job::Replace(Box::new(replacement))).await?;
+        let next_page = replaced.await.unwrap_or(Err(Error::Closed))?;
         self.pending = None;
         self.sealed.clear();
-        let numbers: Vec<PageNumber> = batch.iter().map(|(number, _)| *number).collect();
-        let position =
-            self.submit(batch, (mark_page, mark), PageNumber(0), Job::Replace).await?.durable().await?;
-        let (applied, compacted) = (state.applied.0, state.mvcc().compacted());
-        {
-            let mut current = self.shared.state_mut();
-            self.shared.cache.clear();
-            self.shared.layout().records = numbers;
-            *current = state;
-        }
-        self.shared.applied.raise(gate_value(applied));
-        drop(task::spawn(compact(self.shared.clone(), compacted)));
+        self.held = None;
+        self.pinned = pinned;
+        self.next_page = next_page;
+        self.shared.state_mut().set_next_page(next_page);
         Ok(position)
     }
 }
 
-/// Physical compaction in small steps between which everyone else gets on.
-async fn compact(shared: Arc<Shared>, revision: i64) {
-    loop {
-        let done = shared.state_mut().compact_step(COMPACT_STEP_KEYS);
-        if done {
-            break;
-        }
-        task::yield_now().await;
+/// Builds the state that a peer's pages hold; the last page is its mark.
+fn load(pages: Vec<SnapshotPage>, cluster: u64) -> Result<(State, Vec<Page>, StoreMark), String> {
+    let last = pages.last().ok_or("it is empty")?;
+    if last.kind != u32::from(kind::MARK) {
+        return Err("it does not end with a mark".into());
     }
-    shared.compacted.raise(revision);
+    let mark = StoreMark::decode(last.payload.clone()).map_err(|error| error.to_string())?;
+    let mut state = State::new(Members { cluster_id: cluster, ..Default::default() });
+    state.load_mark(&mark)?;
+    if state.members.cluster_id != cluster {
+        return Err(format!("it is of cluster {:x}", state.members.cluster_id));
+    }
+    let mut taken: Vec<Page> = Vec::with_capacity(pages.len());
+    let count = pages.len();
+    for (at, page) in pages.into_iter().enumerate() {
+        let page = taken_page(page)?;
+        let behind = taken.last().map_or(0, |before| before.number.0 + u64::from(before.span));
+        let first_before = taken.last().map_or(0, |before| before.label.first);
+        if page.number.0 <= behind || page.label.first < first_before {
+            return Err(format!("page {} is out of order", page.number.0));
+        }
+        match page.kind {
+            kind::RECORDS => state.load_page(page.number, &page.payload)?,
+            kind::BUCKETS => {}
+            kind::MARK if at + 1 == count => {}
+            other => return Err(format!("page of kind {other}")),
+        }
+        taken.push(page);
+    }
+    Ok((state, taken, mark))
+}
+
+fn taken_page(page: SnapshotPage) -> Result<Page, String> {
+    let SnapshotPage { kind, payload, number, span, first, weight } = page;
+    let (Ok(kind), Ok(span)) = (u8::try_from(kind), u16::try_from(span)) else {
+        return Err(format!("page of kind {kind}, span {span}"));
+    };
+    if number >= PAGE_NUMBER_END - u64::from(span) {
+        return Err(format!("page number {number}"));
+    }
+    Ok(Page {
+        number: PageNumber(number),
+        span,
+        kind,
+        commit: CommitNumber(0),
+        label: Label { first, weight },
+        payload,
+    })
 }

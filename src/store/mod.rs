@@ -1,40 +1,77 @@
-//! The applied state on disk: page cache, commits, recovery, snapshots.
+//! The applied state on disk: page cache, commits, recovery, cleaning, views,
+//! snapshots.
 //!
-//! **Invariant (I3).** The applied mark and the effects it stands for are in
-//! one commit; the store may lag the log, never lead it. One [`Applier`] task
-//! writes; any task reads through [`Store`] and holds its lock for one bounded
-//! slice at most. **Never** knows raft.
+//! | file | owns |
+//! |---|---|
+//! | `open`, `offline` | from a directory to a state: checkpoint, then the tail |
+//! | `applier`, `writer` | entries into the state, commits into the page file |
+//! | `checkpoint` | the index on disk, slice by slice |
+//! | `compactor` | physical compaction, and the hash before each |
+//! | `census`, `cleaner`, `scrubber` | space given back; pages read to see that they are well |
+//! | `ground`, `cache`, `walk` | pages wherever they are |
+//! | `view`, `range`, `history`, `hash` | reads at a revision |
+//! | `snapshot` | the whole store for a peer |
+//!
+//! # Invariants
+//! - **I3.** The applied mark and the effects it stands for are in one commit;
+//!   the store may lag the log, never lead it.
+//! - **Nothing physical before it is durable.** Records go, and pages are
+//!   cleaned of them, only by a compaction that a durable mark holds: whatever
+//!   a crash leaves is a whole state.
+//! - **One writer.** One task owns the page file: commits, installs and
+//!   adoptions pass through it one after the other; what comes too late for
+//!   the pages that are there is dropped.
+//! - **Nothing comes back.** A deletion's record is cleaned away only when
+//!   neither a page nor a slice of the checkpoint can hold an older record of
+//!   its key.
+//! - Readers hold the state's lock for one bounded slice at most.
+//!
+//! **Never** knows raft.
 
 mod applier;
 mod cache;
+mod census;
+mod checkpoint;
+mod cleaner;
+mod compactor;
 mod gate;
+mod ground;
+mod hash;
+mod history;
+mod offline;
+mod open;
+mod range;
+mod scrubber;
+mod shared;
 mod snapshot;
+#[cfg(test)]
+mod tests;
+mod view;
+mod walk;
 mod writer;
 
 pub use applier::{Applier, CommitTicket};
+pub use history::History;
+pub use scrubber::Rot;
 pub use snapshot::SnapshotReader;
+pub use view::View;
 
-use crate::env::Env;
-use crate::machine::{State, UnknownEntry};
+use crate::machine::UnknownEntry;
 use crate::members::Members;
-use crate::mvcc::Missing;
-use crate::pagefile::{self, PageNumber, PageReader};
-use bytes::Bytes;
-use cache::{Fetched, PageCache};
-use gate::Gate;
-use prost::Message;
-use quorate_proto::{etcdserverpb as pb, quorate::v1::StoreMark, raftpb::ConfState};
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use crate::pagefile;
+use quorate_proto::{quorate::v1::StoreMark, raftpb::ConfState};
+use shared::{Shared, gate_value};
+use std::sync::Arc;
+use std::time::Duration;
 
-/// Kinds of store pages; numbers are stored.
-mod kind {
+/// Kinds of store pages; numbers are stored, and mean the same to every member.
+pub mod kind {
     /// Records of mvcc.
     pub const RECORDS: u8 = 1;
     /// A `StoreMark`, last page of every commit.
     pub const MARK: u8 = 2;
+    /// Buckets of an etcd snapshot that nothing here serves yet (`BucketPage`).
+    pub const BUCKETS: u8 = 3;
 }
 
 #[derive(Clone, Debug)]
@@ -46,7 +83,25 @@ pub struct Options {
     /// A commit is due after this many bytes of records ...
     pub commit_bytes: u64,
     /// ... or this long after the first entry that it would hold.
-    pub commit_interval: std::time::Duration,
+    pub commit_interval: Duration,
+    /// Bytes preallocated for each segment of the checkpoint.
+    pub checkpoint_segment_size: u64,
+    /// The checkpoint may write one byte for this many of the store ...
+    pub checkpoint_share: u64,
+    /// ... in portions of this many bytes.
+    pub checkpoint_step_bytes: u64,
+    /// Cleaning starts by itself at this share of dead bytes, in percent ...
+    pub clean_from_percent: u8,
+    /// ... and goes on down to this one.
+    pub clean_to_percent: u8,
+    /// Between two looks at how much is dead.
+    pub clean_interval: Duration,
+    /// One pass of the scrubber over every page.
+    pub scrub_interval: Duration,
+    /// Bytes that all large replies together may hold while they are made.
+    pub reply_bytes: u64,
+    /// Between two tries to make a segment when no space is left.
+    pub space_retry: Duration,
 }
 
 impl Default for Options {
@@ -54,9 +109,18 @@ impl Default for Options {
         Options {
             page_size: 4096,
             segment_size: 32 << 20,
-            cache_bytes: 64 << 20,
+            cache_bytes: 32 << 20,
             commit_bytes: 4 << 20,
-            commit_interval: std::time::Duration::from_millis(100),
+            commit_interval: Duration::from_millis(100),
+            checkpoint_segment_size: 4 << 20,
+            checkpoint_share: 4,
+            checkpoint_step_bytes: 256 << 10,
+            clean_from_percent: 25,
+            clean_to_percent: 10,
+            clean_interval: Duration::from_secs(5),
+            scrub_interval: Duration::from_secs(24 * 60 * 60),
+            reply_bytes: 256 << 20,
+            space_retry: Duration::from_secs(1),
         }
     }
 }
@@ -79,6 +143,7 @@ pub enum Error {
 
 /// What a read answers with when it fails.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReadError {
     #[error(transparent)]
     Mvcc(#[from] crate::mvcc::Error),
@@ -86,6 +151,12 @@ pub enum ReadError {
     Disk(#[from] pagefile::Error),
     #[error("store page does not decode: {0}")]
     Decode(String),
+    /// A peer's snapshot took the place of what the view was of: take another view.
+    #[error("the store was replaced by a peer's snapshot meanwhile")]
+    Replaced,
+    /// Large replies hold all the memory that they may.
+    #[error("too many requests")]
+    Busy,
 }
 
 /// An applied (index, term) and the configuration that belongs to it.
@@ -112,136 +183,16 @@ pub struct Store {
     shared: Arc<Shared>,
 }
 
-struct Shared {
-    state: RwLock<State>,
-    cache: PageCache,
-    reader: RwLock<PageReader>,
-    layout: Mutex<Layout>,
-    applied: Gate,
-    compacted: Gate,
-    size_on_disk: AtomicU64,
-}
-
-/// Which pages the store consists of.
-#[derive(Default)]
-struct Layout {
-    /// Record pages written or about to be, ascending.
-    records: Vec<PageNumber>,
-    /// The last durable commit: its mark page and position.
-    committed: Option<(PageNumber, Position)>,
-}
-
-impl Shared {
-    fn state(&self) -> std::sync::RwLockReadGuard<'_, State> {
-        self.state.read().expect("no panic while the state is locked")
-    }
-
-    fn state_mut(&self) -> std::sync::RwLockWriteGuard<'_, State> {
-        self.state.write().expect("no panic while the state is locked")
-    }
-
-    fn layout(&self) -> std::sync::MutexGuard<'_, Layout> {
-        self.layout.lock().expect("no panic while the layout is locked")
-    }
-
-    /// Reads the pages that a call lacks into `own`.
-    async fn fetch(
-        &self,
-        missing: &Missing,
-        own: &mut BTreeMap<PageNumber, Bytes>,
-    ) -> Result<(), pagefile::Error> {
-        crate::reached!("page fetched from disk");
-        let reader = self.reader.read().expect("no panic while the reader is locked").clone();
-        for number in &missing.0 {
-            let page = reader.read(*number).await?;
-            self.cache.insert(*number, page.payload.clone());
-            own.insert(*number, page.payload);
-        }
-        Ok(())
-    }
-
-    /// Calls `look` under the read lock until it lacks no page.
-    async fn read<T>(
-        &self,
-        look: impl Fn(&State, &Fetched<'_>) -> Result<T, Missing>,
-    ) -> Result<T, pagefile::Error> {
-        let mut own = BTreeMap::new();
-        loop {
-            let missing = {
-                let state = self.state();
-                match look(&state, &Fetched { cache: &self.cache, own: &own }) {
-                    Ok(answer) => return Ok(answer),
-                    Err(missing) => missing,
-                }
-            };
-            assert!(!missing.0.is_empty(), "a call that lacks pages names them");
-            self.fetch(&missing, &mut own).await?;
-        }
-    }
+/// What the store takes on disk, in bytes; the last look at it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// Pages, paddings and marks, without preallocation.
+    pub written: u64,
+    /// Payload that still counts.
+    pub in_use: u64,
 }
 
 impl Store {
-    /// Opens or makes the store in `dir`. `initial` gives a new store its
-    /// cluster id (members come through entries). Returns the position of the
-    /// last commit; zero in a new store.
-    pub async fn open(
-        env: &Env,
-        dir: PathBuf,
-        options: Options,
-        initial: Members,
-    ) -> Result<(Store, Applier, Position), Error> {
-        let mut state = State::new(initial);
-        let mut layout = Layout::default();
-        let mut broken = None;
-        let (file, opened) = pagefile::PageFile::open(
-            env.disk.clone(),
-            dir,
-            pagefile::Options { page_size: options.page_size, segment_size: options.segment_size },
-            env.rng.clone(),
-            |page, _, last_of_commit| {
-                if broken.is_none() {
-                    broken = load(&mut state, &mut layout, &page, last_of_commit).err();
-                }
-                Ok(())
-            },
-        )
-        .await?;
-        if let Some(what) = broken {
-            return Err(Error::Decode(what));
-        }
-        if opened.torn_bytes > 0 {
-            tracing::warn!(bytes = opened.torn_bytes, "cut off a torn tail of the store");
-        }
-        state.set_next_page(file.next_number());
-        let position = layout.committed.as_ref().map(|(_, position)| position.clone()).unwrap_or_default();
-        let applied = state.applied;
-        assert_eq!(applied.0, position.index, "the state stands at the last mark");
-        let compacted = state.mvcc().compacted();
-        let shared = Arc::new(Shared {
-            state: RwLock::new(state),
-            cache: PageCache::new(options.cache_bytes),
-            reader: RwLock::new(file.reader()),
-            layout: Mutex::new(layout),
-            applied: Gate::new(gate_value(applied.0)),
-            compacted: Gate::new(compacted),
-            size_on_disk: AtomicU64::new(file.size_written()),
-        });
-        let store = Store { shared: shared.clone() };
-        let applier = Applier::new(shared, file);
-        Ok((store, applier, position))
-    }
-
-    /// Range at a revision (R1 to R12; the request was checked by `api`). The
-    /// header has the revision only.
-    pub async fn range(&self, request: &pb::RangeRequest) -> Result<pb::RangeResponse, ReadError> {
-        Ok(self.shared.read(|state, pages| state.range(request, pages)).await??)
-    }
-
-    /// A read-only txn (T17) on one consistent view; header revision set.
-    pub async fn txn(&self, request: &pb::TxnRequest) -> Result<pb::TxnResponse, ReadError> {
-        Ok(self.shared.read(|state, pages| state.txn(request, pages)).await??)
-    }
-
     pub fn members(&self) -> Members {
         self.shared.state().members.clone()
     }
@@ -270,19 +221,11 @@ impl Store {
         self.shared.applied.wait(gate_value(index)).await;
     }
 
-    /// Bytes of the store on disk, without preallocation; bytes in use.
+    /// Bytes of the store's pages on disk, without preallocation; bytes of them that still
+    /// count, as of the last census.
     pub fn sizes(&self) -> (u64, u64) {
-        let on_disk = self.shared.size_on_disk.load(Ordering::Relaxed);
-        let pages = self.shared.layout().records.len() as u64;
-        let live = self.shared.state().mvcc().live_page_count();
-        (
-            on_disk,
-            if pages == 0 {
-                0
-            } else {
-                (u128::from(on_disk) * u128::from(live.min(pages)) / u128::from(pages)) as u64
-            },
-        )
+        let sizes = self.shared.sizes();
+        (sizes.written, sizes.in_use.min(sizes.written))
     }
 
     /// Live keys.
@@ -294,33 +237,32 @@ impl Store {
     pub async fn wait_compacted(&self, revision: i64) {
         self.shared.compacted.wait(revision).await;
     }
-}
 
-/// One page of a store that is being opened.
-fn load(
-    state: &mut State,
-    layout: &mut Layout,
-    page: &pagefile::Page,
-    last_of_commit: bool,
-) -> Result<(), String> {
-    match page.kind {
-        kind::RECORDS => {
-            layout.records.push(page.number);
-            state.load_page(page.number, &page.payload)
-        }
-        kind::MARK => {
-            if !last_of_commit {
-                return Err(format!("page {}: a mark that does not end its commit", page.number.0));
-            }
-            let mark = StoreMark::decode(page.payload.clone()).map_err(|error| format!("mark: {error}"))?;
-            layout.committed = Some((page.number, Position::of(&mark)));
-            state.load_mark(&mark)
-        }
-        other => Err(format!("page {}: kind {other} is not a store page's", page.number.0)),
+    /// Whether the space for one more segment is set aside: enough for deletes, compactions and
+    /// cleaning. While it is not, what grows the store should be refused before it is proposed.
+    pub fn has_reserve(&self) -> bool {
+        self.shared.has_reserve()
     }
-}
 
-/// Log indexes fit: raft counts up from 1 by one.
-fn gate_value(index: u64) -> i64 {
-    i64::try_from(index).expect("2^63 entries are out of reach")
+    /// Turns `Some` when a page was read twice and is damaged: this member must not serve on.
+    pub fn rot(&self) -> tokio::sync::watch::Receiver<Option<Rot>> {
+        self.shared.rot.subscribe()
+    }
+
+    /// Completes with the reason when a task of the store cannot go on: the member must stop.
+    pub async fn failed(&self) -> String {
+        let mut failure = self.shared.failure.subscribe();
+        let reason = failure.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
+        match reason {
+            Some(reason) => reason,
+            // Unreachable: the sender lives in self. Nothing failed, then.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Hashes of the last compactions, as HashKV at that revision was just before each:
+    /// (revision, hash, compacted mark before), ascending. At most ten; none from before a restart.
+    pub fn compaction_hashes(&self) -> Vec<(i64, u32, i64)> {
+        self.shared.compaction_hashes()
+    }
 }

@@ -1,123 +1,90 @@
-//! The store as pages: for a peer, and for HashKV.
+//! The whole store for a peer: its pages as they lie, up to one commit.
+//!
+//! Taking one copies nothing and blocks no one: it is a scan over the segments
+//! that stood at that moment, whose files stay readable until it has passed
+//! them, and the mark of the last durable commit. What is cleaned or compacted
+//! later changes nothing in it.
 
-use super::{Error, Position, ReadError, Shared, Store, kind};
-use crate::mvcc::{FeedError, HashKv, Pages};
-use crate::pagefile::{PageNumber, PageReader};
-use bytes::Bytes;
-use quorate_proto::{etcdserverpb as pb, quorate::v1::SnapshotPage};
-use std::sync::Arc;
+use super::shared::Committed;
+use super::{Error, Position, Store, kind};
+use crate::pagefile::SegmentFacts;
+use crate::pagefile::{PageNumber, Scan};
+use quorate_proto::quorate::v1::SnapshotPage;
 
-/// Streams every record up to one commit; the last page is its mark.
+/// Streams every page that counts up to one commit; the last page is its mark.
 pub struct SnapshotReader {
     pub position: Position,
-    pub pages: u64,
-    reader: PageReader,
-    /// Oldest first.
-    numbers: std::vec::IntoIter<PageNumber>,
+    /// Revision and compacted mark of the commit.
+    pub revision: i64,
+    pub compacted: i64,
+    /// The segments that it is taken from.
+    pub segments: Vec<SegmentFacts>,
+    committed: Committed,
+    /// `None` behind the end.
+    scan: Option<Scan>,
 }
 
 impl SnapshotReader {
-    /// The next page; `None` at the end. Fails when the store has dropped the
-    /// page meanwhile: take a new snapshot then.
+    /// The next page, in the order of numbers; `None` at the end.
     pub async fn next(&mut self) -> Result<Option<SnapshotPage>, Error> {
-        let Some(number) = self.numbers.next() else { return Ok(None) };
-        let page = self.reader.read(number).await?;
-        assert_eq!(page.number, number, "a page says which one it is");
-        Ok(Some(SnapshotPage { kind: u32::from(page.kind), payload: page.payload }))
-    }
-}
-
-impl Shared {
-    /// A record page wherever it is.
-    async fn page(&self, reader: &PageReader, number: PageNumber) -> Result<Bytes, crate::pagefile::Error> {
-        match self.cache.get(number) {
-            Some(payload) => Ok(payload),
-            None => Ok(reader.read(number).await?.payload),
+        let Some(scan) = &mut self.scan else { return Ok(None) };
+        let mark = &self.committed;
+        while let Some(page) = scan.next().await? {
+            if page.number >= mark.mark_page {
+                break;
+            }
+            let counts = match page.kind {
+                kind::RECORDS => true,
+                kind::BUCKETS => mark.buckets.contains(&page.number),
+                _ => false,
+            };
+            if counts {
+                return Ok(Some(SnapshotPage {
+                    kind: u32::from(page.kind),
+                    payload: page.payload,
+                    number: page.number.0,
+                    span: u32::from(page.span),
+                    first: page.label.first,
+                    weight: page.label.weight,
+                }));
+            }
         }
+        self.scan = None;
+        Ok(Some(SnapshotPage {
+            kind: u32::from(kind::MARK),
+            payload: mark.mark.clone(),
+            number: mark.mark_page.0,
+            span: 0,
+            first: mark.label().first,
+            weight: 0,
+        }))
     }
 }
 
 impl Store {
     /// The store as of its last durable commit.
     pub async fn snapshot(&self) -> Result<SnapshotReader, Error> {
-        let reader = self.shared.reader.read().expect("no panic while the reader is locked").clone();
-        let (mut numbers, mark, position) = {
-            let layout = self.shared.layout();
-            let Some((mark, position)) = layout.committed.clone() else {
+        loop {
+            let committed = self.shared.committed();
+            let ground = self.shared.ground();
+            let (segments, scan) = (ground.reader.segments(), ground.reader.scan(PageNumber(0)));
+            let Some(committed) = committed else {
                 return Err(Error::Snapshot("nothing is committed yet".into()));
             };
-            let end = layout.records.partition_point(|page| *page < mark);
-            (layout.records[..end].to_vec(), mark, position)
-        };
-        numbers.push(mark);
-        Ok(SnapshotReader { position, pages: numbers.len() as u64, reader, numbers: numbers.into_iter() })
-    }
-
-    /// HashKV at `revision` (0 = current), as etcd computes it (C9, C10).
-    pub async fn hash_kv(&self, revision: i64) -> Result<pb::HashKvResponse, ReadError> {
-        let shared: &Arc<Shared> = &self.shared;
-        loop {
-            let reader = shared.reader.read().expect("no panic while the reader is locked").clone();
-            let (current, compacted, at, pages, open) = {
-                let state = shared.state();
-                let at = state.mvcc().hash_revision(revision)?;
-                let (current, compacted) = state.revisions();
-                // The open page is copied while the list of pages stands still.
-                (
-                    current,
-                    compacted,
-                    at,
-                    state.mvcc().live_pages(PageNumber(0), usize::MAX),
-                    state.mvcc().open_page(),
-                )
-            };
-            let mut hash = HashKv::new(at, compacted);
-            match self.feed(&reader, &mut hash, &pages, open).await? {
-                // A compaction came in between: begin again with the state as it is now.
-                Fed::Stale => {
-                    crate::reached!("hash begun again after a compaction");
-                }
-                Fed::Whole => {
-                    return Ok(pb::HashKvResponse {
-                        header: Some(pb::ResponseHeader { revision: current, ..Default::default() }),
-                        hash: hash.finish(),
-                        compact_revision: compacted,
-                        hash_revision: at,
-                    });
-                }
+            // Nothing was compacted away between mark and scan if no commit came in between.
+            let mark = self.shared.committed().map(|committed| committed.mark_page);
+            if mark != Some(committed.mark_page) {
+                crate::env::task::yield_now().await;
+                continue;
             }
+            return Ok(SnapshotReader {
+                position: committed.position.clone(),
+                revision: committed.revision,
+                compacted: committed.compacted,
+                segments,
+                committed,
+                scan: Some(scan),
+            });
         }
     }
-
-    async fn feed(
-        &self,
-        reader: &PageReader,
-        hash: &mut HashKv,
-        pages: &[PageNumber],
-        open: (PageNumber, Bytes),
-    ) -> Result<Fed, ReadError> {
-        for number in pages {
-            let payload =
-                if *number == open.0 { open.1.clone() } else { self.shared.page(reader, *number).await? };
-            let state = self.shared.state();
-            match hash.feed(*number, &payload, state.mvcc()) {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(FeedError::Compacted) => return Ok(Fed::Stale),
-                Err(FeedError::Malformed(what)) => {
-                    return Err(ReadError::Decode(format!("page {}: {what}", number.0)));
-                }
-            }
-        }
-        Ok(Fed::Whole)
-    }
 }
-
-/// Whether a hash saw one state from beginning to end.
-enum Fed {
-    Whole,
-    Stale,
-}
-
-/// Kinds are stored; what a peer sends must mean the same here.
-const _: () = assert!(kind::RECORDS == 1 && kind::MARK == 2);

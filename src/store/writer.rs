@@ -1,105 +1,294 @@
-//! The task that owns the store's page file: batches are written and synced
-//! here while the applier goes on.
+//! The task that owns the store's page file: commits, installs and adoptions
+//! pass through it one after the other.
+//!
+//! **Promises**: a commit that finds no space is kept and tried again until
+//! there is some, and the cleaner goes on meanwhile; an adoption for pages that
+//! were replaced meanwhile changes nothing; after any other failure the task
+//! ends, and with it the member. **Never** tries a failed sync again (I6).
 
-use super::{Error, Position, Shared, kind};
-use crate::pagefile::{PageFile, PageNumber};
+use super::cache::PageCache;
+use super::checkpoint::Checkpoint;
+use super::ground::Ground;
+use super::shared::{Committed, Shared, gate_value};
+use super::{Error, Position, kind};
+use crate::machine::State;
+use crate::mvcc::Head;
+use crate::pagefile::{self, Copied, Copy, Label, Page, PageFile, PageNumber};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::{mpsc, oneshot};
 
-/// What the writer is asked to do.
+/// What the applier asks for.
 pub enum Job {
-    /// One commit: record pages in order, then the mark.
+    /// Record pages in order, then the mark.
     Commit(Batch),
-    /// The same, in place of everything that is there.
-    Replace(Batch),
+    /// Everything that is there gives way to these pages and this state.
+    Replace(Box<Replacement>),
     /// After an idle moment: names the last sync on disk (I6).
     MarkSynced(oneshot::Sender<Result<(), Error>>),
 }
 
+/// What the cleaner asks for.
+pub enum Chore {
+    /// `None`: the victims are not there (any more).
+    BeginCopy { victims: Vec<u128>, bytes: u64, answer: oneshot::Sender<Result<Option<Copy>, Error>> },
+    /// Bytes given back; `None` = the copy came too late.
+    Adopt { copy: Copied, answer: oneshot::Sender<Result<Option<u64>, Error>> },
+    /// Seals the segment that is being written, so that it can be cleaned too.
+    Seal { answer: oneshot::Sender<Result<(), Error>> },
+}
+
 pub struct Batch {
     pub records: Vec<(PageNumber, Bytes)>,
-    pub mark: (PageNumber, Bytes),
-    pub position: Position,
-    /// Pages below may go.
-    pub keep: PageNumber,
+    pub committed: Committed,
     pub done: oneshot::Sender<Result<Position, Error>>,
 }
 
-pub async fn run(mut file: PageFile, shared: Arc<Shared>, mut jobs: mpsc::Receiver<Job>) {
-    while let Some(job) = jobs.recv().await {
+pub struct Replacement {
+    /// In order, the mark last; numbers and spans are a peer's.
+    pub pages: Vec<Page>,
+    pub state: State,
+    pub committed: Committed,
+    /// Answers with the number of the next page.
+    pub done: oneshot::Sender<Result<PageNumber, Error>>,
+}
+
+pub struct Writer {
+    pub file: PageFile,
+    pub shared: Arc<Shared>,
+    /// Given up by an install, whose page numbers are others.
+    pub checkpoint: Arc<tokio::sync::Mutex<Checkpoint>>,
+    pub chores: mpsc::Receiver<Chore>,
+}
+
+impl Writer {
+    pub async fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
+        self.show_sizes();
+        while let Ok(goes_on) = self.turn(&mut jobs).await
+            && goes_on
+        {}
+        self.shared.closed.send_replace(true);
+    }
+
+    /// One piece of work; an error was answered with already.
+    async fn turn(&mut self, jobs: &mut mpsc::Receiver<Job>) -> Result<bool, ()> {
+        if !self.file.has_reserve() {
+            self.prepare().await?;
+        }
+        let clock = self.shared.clock.clone();
+        let retry = async {
+            match self.shared.has_reserve() {
+                true => std::future::pending().await,
+                false => clock.sleep(self.shared.options.space_retry).await,
+            }
+        };
+        tokio::select! {
+            biased;
+            job = jobs.recv() => match job {
+                Some(job) => self.job(job).await?,
+                None => return Ok(false),
+            },
+            chore = self.chores.recv() => match chore {
+                Some(chore) => self.chore(chore).await?,
+                // No cleaner: only the applier's end ends the writer.
+                None => match jobs.recv().await {
+                    Some(job) => self.job(job).await?,
+                    None => return Ok(false),
+                },
+            },
+            () = retry => {}
+        }
+        self.show_sizes();
+        Ok(true)
+    }
+
+    fn show_sizes(&self) {
+        self.shared.set_written(self.file.size_written());
+        self.shared.set_reserve(self.file.has_reserve());
+    }
+
+    /// Makes the spare segment before a commit needs it.
+    async fn prepare(&mut self) -> Result<(), ()> {
+        match self.file.prepare().await {
+            Err(error) if !error.is_no_space() => {
+                self.shared.fail("cannot make a segment of the store", &error.into());
+                Err(())
+            }
+            _ => {
+                self.shared.set_reserve(self.file.has_reserve());
+                Ok(())
+            }
+        }
+    }
+
+    async fn job(&mut self, job: Job) -> Result<(), ()> {
         match job {
             Job::Commit(batch) => {
-                let done = commit(&mut file, &shared, &batch.records, &batch.mark, batch.keep).await;
-                if !answer(&shared, batch, done) {
-                    return;
+                let done = self.commit(&batch).await;
+                let position = batch.committed.position.clone();
+                match done {
+                    // Given up by who asked: what was appended goes with the next commit, or with
+                    // what is replaced.
+                    Ok(false) => return Ok(()),
+                    Ok(true) => self.shared.set_committed(batch.committed),
+                    Err(_) => {}
                 }
+                answer(batch.done, done.map(|_| position))
             }
-            Job::Replace(batch) => {
-                append(&mut file, &batch.records, &batch.mark);
-                let done = file.replace().await.map(drop);
-                *shared.reader.write().expect("no panic while the reader is locked") = file.reader();
-                if !answer(&shared, batch, done) {
-                    return;
-                }
+            Job::Replace(replacement) => {
+                let Replacement { pages, state, committed, done } = *replacement;
+                let replaced = self.replace(pages, state, committed, &done).await;
+                answer(done, replaced)
             }
-            Job::MarkSynced(done) => {
-                let marked = file.mark_synced().await.map_err(Error::from);
-                let failed = marked.is_err();
-                // Nobody waiting for the answer is fine: the mark is there.
-                let _ = done.send(marked);
-                if failed {
-                    return;
+            Job::MarkSynced(done) => answer(done, self.file.mark_synced().await.map_err(Error::from)),
+        }
+    }
+
+    /// `false`: there was no space until nobody waited for it any more.
+    async fn commit(&mut self, batch: &Batch) -> Result<bool, Error> {
+        let mut bytes = 0;
+        for (number, payload) in &batch.records {
+            let head = Head::of(payload).map_err(|error| Error::Decode(error.to_string()))?;
+            let label = Label { first: head.first, weight: head.records };
+            let given = self.file.append(kind::RECORDS, label, payload.clone());
+            assert_eq!(given, *number, "records point to the page that holds them");
+            bytes += payload.len() as u64;
+        }
+        let committed = &batch.committed;
+        let given = self.file.append(kind::MARK, committed.label(), committed.mark.clone());
+        assert_eq!(given, committed.mark_page, "applier and page file count pages alike");
+        loop {
+            match self.file.commit().await {
+                Ok(_) => break,
+                // The page file keeps the batch.
+                Err(error) if error.is_no_space() => {
+                    if !self.wait_for_space(&batch.done, &error).await? {
+                        return Ok(false);
+                    }
                 }
+                Err(error) => return Err(error.into()),
             }
         }
-        shared.size_on_disk.store(file.size_written(), Ordering::Relaxed);
-    }
-}
-
-fn append(file: &mut PageFile, records: &[(PageNumber, Bytes)], mark: &(PageNumber, Bytes)) {
-    for (number, payload) in records {
-        let given = file.append(kind::RECORDS, payload.clone());
-        assert_eq!(given, *number, "records point to the page that holds them");
-    }
-    let given = file.append(kind::MARK, mark.1.clone());
-    assert_eq!(given, mark.0, "applier and page file count pages alike");
-}
-
-async fn commit(
-    file: &mut PageFile,
-    shared: &Shared,
-    records: &[(PageNumber, Bytes)],
-    mark: &(PageNumber, Bytes),
-    keep: PageNumber,
-) -> Result<(), crate::pagefile::Error> {
-    append(file, records, mark);
-    file.commit().await?;
-    for (number, _) in records {
-        shared.cache.unpin(*number);
-    }
-    file.sync().await?;
-    if file.drop_before(keep).await? > 0 {
-        crate::reached!("store segment dropped");
-        let mut layout = shared.layout();
-        let first = layout.records.partition_point(|page| *page < keep);
-        layout.records.drain(..first);
-    }
-    Ok(())
-}
-
-/// Tells the applier; false when the writer must stop.
-fn answer(shared: &Shared, batch: Batch, done: Result<(), crate::pagefile::Error>) -> bool {
-    let answer = match done {
-        Ok(()) => {
-            shared.layout().committed = Some((batch.mark.0, batch.position.clone()));
-            Ok(batch.position)
+        self.fed();
+        let ground = self.shared.ground();
+        for (number, _) in &batch.records {
+            ground.cache.unpin(*number);
         }
-        Err(error) => Err(Error::PageFile(error)),
-    };
-    let goes_on = answer.is_ok();
+        self.file.sync().await?;
+        self.shared.appended.fetch_add(bytes, Ordering::AcqRel);
+        Ok(true)
+    }
+
+    /// Waits a while, or for the cleaner to give space back; `false` when nobody waits for `done` any more.
+    async fn wait_for_space<T>(
+        &mut self,
+        done: &oneshot::Sender<T>,
+        error: &pagefile::Error,
+    ) -> Result<bool, Error> {
+        if !self.shared.starved.swap(true, Ordering::AcqRel) {
+            crate::reached!("store commit waits for space");
+            tracing::warn!(%error, "no disk space for the store: its commits wait");
+        }
+        self.show_sizes();
+        self.shared.clean_more.notify_one();
+        let clock = self.shared.clock.clone();
+        let retry = clock.sleep(self.shared.options.space_retry);
+        let chore = async {
+            match self.chores.recv().await {
+                Some(chore) => chore,
+                None => std::future::pending().await,
+            }
+        };
+        let chore = tokio::select! {
+            biased;
+            chore = chore => Some(chore),
+            () = retry => None,
+        };
+        if let Some(chore) = chore {
+            self.chore(chore).await.map_err(|()| Error::Closed)?;
+        }
+        Ok(!done.is_closed())
+    }
+
+    fn fed(&self) {
+        if self.shared.starved.swap(false, Ordering::AcqRel) {
+            crate::reached!("store commit found space again");
+            tracing::info!("disk space is back: the store commits again");
+        }
+    }
+
+    async fn replace(
+        &mut self,
+        pages: Vec<Page>,
+        state: State,
+        committed: Committed,
+        done: &oneshot::Sender<Result<PageNumber, Error>>,
+    ) -> Result<PageNumber, Error> {
+        loop {
+            match self.file.replace(pages.clone()).await {
+                Ok(_) => break,
+                Err(error) if error.is_no_space() => {
+                    if !self.wait_for_space(done, &error).await? {
+                        return Err(Error::Closed);
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.fed();
+        let cache = PageCache::new(self.shared.options.cache_bytes);
+        let (applied, compacted) = (state.applied.0, state.mvcc().compacted());
+        self.shared.replace(state, Ground { reader: self.file.reader(), cache });
+        let lineage = committed.lineage;
+        // Told before the checkpoint is waited for: it may wait for a commit of what is gone.
+        self.shared.set_committed(committed);
+        // Slices of the old pages are void by their lineage; they only take space.
+        self.checkpoint.lock().await.forget(lineage).await?;
+        self.shared.applied.raise(gate_value(applied));
+        // Loading has left nothing to compact.
+        self.shared.compacted.raise(compacted);
+        self.shared.clean_more.notify_one();
+        Ok(self.file.next_number())
+    }
+
+    async fn chore(&mut self, chore: Chore) -> Result<(), ()> {
+        match chore {
+            Chore::BeginCopy { victims, bytes, answer: to } => {
+                let listed = self.file.reader().segments();
+                let known = victims.iter().all(|id| listed.iter().any(|segment| segment.id == *id));
+                let copy = match known {
+                    true => self.file.begin_copy(&victims, bytes).await.map(Some),
+                    false => Ok(None),
+                };
+                answer_or_go_on(to, copy)
+            }
+            Chore::Adopt { copy, answer: to } => {
+                let adopted = self.file.adopt(copy).await;
+                if matches!(adopted, Ok(None)) {
+                    crate::reached!("copy came too late");
+                }
+                answer_or_go_on(to, adopted)
+            }
+            Chore::Seal { answer: to } => answer_or_go_on(to, self.file.seal().await),
+        }
+    }
+}
+
+/// Tells who asked; an error ends the writer.
+fn answer<T>(to: oneshot::Sender<Result<T, Error>>, done: Result<T, Error>) -> Result<(), ()> {
+    let goes_on = done.is_ok();
     // An applier that is gone (the member stops) needs no answer.
-    let _ = batch.done.send(answer);
-    goes_on
+    let _ = to.send(done);
+    if goes_on { Ok(()) } else { Err(()) }
+}
+
+/// The same, where lack of space is the cleaner's business alone.
+fn answer_or_go_on<T>(
+    to: oneshot::Sender<Result<T, Error>>,
+    done: Result<T, pagefile::Error>,
+) -> Result<(), ()> {
+    let goes_on = done.as_ref().err().is_none_or(pagefile::Error::is_no_space);
+    let _ = to.send(done.map_err(Error::from));
+    if goes_on { Ok(()) } else { Err(()) }
 }

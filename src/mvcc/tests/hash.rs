@@ -34,11 +34,41 @@ fn hashes_are_those_of_etcd() {
 }
 
 #[test]
-fn a_compaction_during_a_hash_is_told() {
-    let mut store = Store::scripted("put a 1\nput a 2");
+fn a_hash_of_a_pinned_view_does_not_see_what_comes_meanwhile() {
+    let mut store = Store::scripted("put a 1\nput b 1\nput a 2\ndel b\nput c 3");
     store.commit();
-    let mut hash = HashKv::new(3, -1);
-    store.mvcc.compact(2).unwrap();
-    let page = store.mvcc.live_pages(PageNumber(0), 1)[0];
-    assert_eq!(hash.feed(page, &store.shelf.pages[&page], &store.mvcc), Err(FeedError::Compacted));
+    let expected = store.hash(4).unwrap();
+    let view = store.mvcc.view();
+    assert_eq!(store.mvcc.pin(), -1);
+    store.run("put a 4");
+    store.run("compact 7");
+    while !store.mvcc.compact_step(1) {}
+    store.commit();
+    let mut hash = HashKv::new(4, view);
+    for (page, (_, payload)) in &store.shelf.pages {
+        hash.feed(*page, payload, &store.mvcc).unwrap();
+    }
+    assert_eq!((hash.finish(), 4), expected);
+    store.mvcc.unpin(view.compacted);
+    assert!(store.mvcc.compacting());
+}
+
+#[test]
+fn a_page_that_is_merged_during_a_hash_counts_once() {
+    let mut store = Store::default();
+    for number in 0..6 {
+        store.run(&format!("put k{number} value"));
+        store.commit();
+    }
+    let expected = store.hash(0).unwrap().0;
+    let mut hash = HashKv::new(7, store.mvcc.view());
+    let pages: Vec<_> = store.shelf.pages.clone().into_iter().collect();
+    for (page, (_, payload)) in &pages[..3] {
+        hash.feed(*page, payload, &store.mvcc).unwrap();
+    }
+    store.clean(1..6);
+    assert_eq!(store.shelf.pages.len(), 2);
+    let (page, (_, payload)) = store.shelf.pages.last_key_value().unwrap();
+    hash.feed(*page, payload, &store.mvcc).unwrap();
+    assert_eq!(hash.finish(), expected);
 }

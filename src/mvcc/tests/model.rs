@@ -244,12 +244,13 @@ impl Model {
         newest.values().filter(|(_, tombstone)| !tombstone).map(|(position, _)| *position).collect()
     }
 
-    fn hash(&self, revision: i64) -> u32 {
-        let (kept, stored) = (self.kept(revision), self.kept(self.compacted));
+    /// The hash at a revision of a view with this compacted mark.
+    fn hash(&self, revision: i64, compacted: i64) -> u32 {
+        let (kept, stored) = (self.kept(revision), self.kept(compacted));
         let mut crc = crc32c::crc32c(b"key");
         for (position, (main, sub, tombstone, pair)) in self.log.iter().enumerate() {
             let counts =
-                *main > self.compacted || if kept.is_empty() { &stored } else { &kept }.contains(&position);
+                *main > compacted || if kept.is_empty() { &stored } else { &kept }.contains(&position);
             if *main <= revision && counts {
                 let mark: &[u8] = if *tombstone { b"t" } else { b"" };
                 let record =
@@ -259,6 +260,32 @@ impl Model {
             }
         }
         crc
+    }
+
+    /// What a finished compaction leaves of a window.
+    fn history(&self, (from, to): (i64, i64), key: &[u8], end: &[u8]) -> Vec<Change> {
+        let kept = self.kept(self.compacted);
+        let mut newest = BTreeMap::new();
+        for (main, sub, _, pair) in self.log.iter().filter(|(main, ..)| *main <= self.compacted) {
+            newest.insert(&pair.key, (*main, *sub));
+        }
+        let mut changes = Vec::new();
+        for (position, (main, sub, tombstone, pair)) in self.log.iter().enumerate() {
+            let at_mark = *main == self.compacted && newest[&pair.key] == (*main, *sub);
+            let counts = *main > self.compacted || kept.contains(&position) || at_mark;
+            if counts && *main >= from && *main <= to && within(&pair.key, key, end) {
+                let key_value = pair.encode_to_vec().into();
+                changes.push(Change { main: *main, sub: *sub, tombstone: *tombstone, key_value });
+            }
+        }
+        changes
+    }
+
+    /// What was not committed is lost.
+    fn back_to(&mut self, view: View) {
+        self.states.truncate(view.revision as usize + 1);
+        self.log.retain(|(main, ..)| *main <= view.revision);
+        self.compacted = view.compacted;
     }
 }
 
@@ -273,6 +300,17 @@ enum Op {
     Commit,
     Reclaim,
     Reopen,
+    Crash,
+    /// A slice of the checkpoint, of so many bytes.
+    Checkpoint(usize),
+    /// Cleans so many pages from this share of them on.
+    Clean(u64, usize),
+    Pin,
+    Unpin,
+    /// A range in slices at this share of the revisions of a pinned view.
+    LookBack(pb::RangeRequest, u64, usize),
+    /// Between these shares of the live revisions.
+    History(pb::RangeRequest, u64, u64),
     /// A range at this share of the live revisions.
     Look(pb::RangeRequest, u64),
     Hash(u64),
@@ -374,76 +412,211 @@ fn an_op() -> impl Strategy<Value = Op> {
         2 => Just(Op::Commit),
         1 => Just(Op::Reclaim),
         1 => Just(Op::Reopen),
+        1 => Just(Op::Crash),
+        4 => (1..200_usize).prop_map(Op::Checkpoint),
+        4 => (any::<u64>(), 1..8_usize).prop_map(|(from, pages)| Op::Clean(from, pages)),
+        1 => Just(Op::Pin),
+        1 => Just(Op::Unpin),
+        2 => (range(), any::<u64>(), 1..4_usize).prop_map(|(range, at, limit)| Op::LookBack(range, at, limit)),
+        3 => (range(), any::<u64>(), any::<u64>()).prop_map(|(range, from, to)| Op::History(range, from, to)),
         4 => (range(), any::<u64>()).prop_map(|(range, at)| Op::Look(range, at)),
         2 => any::<u64>().prop_map(Op::Hash),
     ]
 }
 
-fn step(store: &mut Store, model: &mut Model, op: &Op) {
-    let (first, last) = (model.compacted.max(0), model.revision());
-    let live = |share: u64| first + (share % (last - first + 1) as u64) as i64;
-    match op {
-        Op::Txn(request) => assert_eq!(store.txn(request), model.txn(request)),
-        Op::Alone(op) => {
-            let request = pb::TxnRequest {
-                success: vec![pb::RequestOp { request: Some(op.clone()) }],
-                ..Default::default()
-            };
-            let wanted = model.txn(&request).map(|mut answer| answer.responses.remove(0).response.unwrap());
-            let answer = match op {
-                Request::RequestPut(put) => store.put(put).map(Response::ResponsePut),
-                Request::RequestDeleteRange(delete) => {
-                    Ok(Response::ResponseDeleteRange(store.delete(delete)))
+/// What is compared, and the views that are pinned.
+struct World {
+    store: Store,
+    model: Model,
+    views: Vec<View>,
+}
+
+impl World {
+    fn new(forgetful: u64) -> World {
+        let store = Store::default();
+        store.shelf.forgetful.set(forgetful);
+        World { store, model: Model::new(), views: Vec::new() }
+    }
+
+    fn step(&mut self, op: &Op) {
+        let World { store, model, views } = self;
+        let (first, last) = (model.compacted.max(0), model.revision());
+        let live = |share: u64| first + (share % (last - first + 1) as u64) as i64;
+        match op {
+            Op::Txn(request) => assert_eq!(store.txn(request), model.txn(request)),
+            Op::Alone(op) => alone(store, model, op),
+            Op::Compact(back) => assert_eq!(store.mvcc.compact(last - back), model.compact(last - back)),
+            Op::CompactStep(keys) => drop(store.mvcc.compact_step(*keys)),
+            Op::Commit => store.commit(),
+            Op::Reclaim => store.reclaim(),
+            Op::Reopen => {
+                store.reopen();
+                views.clear();
+            }
+            Op::Crash => {
+                store.crash();
+                model.back_to(store.mvcc.view());
+                views.clear();
+            }
+            Op::Checkpoint(bytes_max) => store.checkpoint(*bytes_max),
+            Op::Clean(share, pages) => {
+                let from = (share % (store.shelf.pages.len() as u64 + 1)) as usize;
+                store.clean(from..from + pages);
+            }
+            Op::Pin => {
+                assert_eq!(store.mvcc.pin(), model.compacted);
+                views.push(store.mvcc.view());
+            }
+            Op::Unpin => {
+                if let Some(view) = views.pop() {
+                    store.mvcc.unpin(view.compacted);
                 }
-                other => panic!("{other:?}"),
-            };
-            assert_eq!(answer, wanted);
+            }
+            Op::Look(request, share) => {
+                let request = pb::RangeRequest { revision: live(*share), ..request.clone() };
+                let wanted = model
+                    .readable(request.revision)
+                    .map(|at| Model::range(&model.states[at as usize], &request, model.revision()));
+                assert_eq!(store.range(&request), wanted, "{request:?}");
+            }
+            Op::LookBack(request, share, limit) => {
+                let view = views.first().copied().unwrap_or(store.mvcc.view());
+                let (first, span) = (view.compacted.max(1), view.revision - view.compacted.max(1) + 1);
+                let at = first + (share % span as u64) as i64;
+                let wanted = model.states[at as usize].values();
+                let wanted: Vec<_> = wanted
+                    .filter(|pair| within(&pair.key, &request.key, &request.range_end))
+                    .cloned()
+                    .collect();
+                assert_eq!(
+                    store.slices(view, request, at, *limit),
+                    wanted,
+                    "{request:?} at {at} of {view:?}"
+                );
+            }
+            Op::History(request, from, to) => {
+                let window = (live(*from), live(*to));
+                store.commit();
+                let wanted = model.history(window, &request.key, &request.range_end);
+                for by_index in [false, true] {
+                    // An end of 0 means the current revision.
+                    let ours = store.history(window, &request.key, &request.range_end, by_index);
+                    let wanted = if window.1 == 0 {
+                        model.history((window.0, last), &request.key, &request.range_end)
+                    } else {
+                        wanted.clone()
+                    };
+                    assert_eq!(ours, wanted, "{request:?} in {window:?}");
+                }
+            }
+            Op::Hash(share) => {
+                let revision = live(*share);
+                let (hash, at) = store.hash(revision).unwrap();
+                assert_eq!(hash, model.hash(at, model.compacted), "at {at}");
+            }
         }
-        Op::Compact(back) => assert_eq!(store.mvcc.compact(last - back), model.compact(last - back)),
-        Op::CompactStep(keys) => drop(store.mvcc.compact_step(*keys)),
-        Op::Commit => store.commit(),
-        Op::Reclaim => store.reclaim(),
-        Op::Reopen => store.reopen(),
-        Op::Look(request, share) => {
-            let request = pb::RangeRequest { revision: live(*share), ..request.clone() };
-            let wanted = model
-                .readable(request.revision)
-                .map(|at| Model::range(&model.states[at as usize], &request, model.revision()));
-            assert_eq!(store.range(&request), wanted, "{request:?}");
+        assert_eq!(store.mvcc.view(), View { revision: model.revision(), compacted: model.compacted });
+        assert_eq!(store.mvcc.live_keys(), model.states.last().unwrap().len() as u64);
+    }
+
+    /// Every live revision, whole.
+    fn look_at_all(&mut self) {
+        let World { store, model, .. } = self;
+        for revision in model.compacted.max(1)..=model.revision() {
+            let request = pb::RangeRequest { revision, ..all() };
+            let wanted = Model::range(&model.states[revision as usize], &request, model.revision());
+            assert_eq!(store.range(&request), Ok(wanted));
+            assert_eq!(store.hash(revision).unwrap().0, model.hash(revision, model.compacted));
         }
-        Op::Hash(share) => {
-            let revision = live(*share);
-            let (hash, at) = store.hash(revision).unwrap();
-            assert_eq!(hash, model.hash(at), "at {at}");
+        for by_index in [false, true] {
+            let wanted = model.history((0, model.revision()), b"\0", b"\0");
+            assert_eq!(store.history((0, 0), b"\0", b"\0", by_index), wanted);
         }
     }
-    assert_eq!(store.mvcc.revision(), model.revision());
-    assert_eq!(store.mvcc.live_keys(), model.states.last().unwrap().len() as u64);
+}
+
+fn alone(store: &mut Store, model: &mut Model, op: &Request) {
+    let request =
+        pb::TxnRequest { success: vec![pb::RequestOp { request: Some(op.clone()) }], ..Default::default() };
+    let wanted = model.txn(&request).map(|mut answer| answer.responses.remove(0).response.unwrap());
+    let answer = match op {
+        Request::RequestPut(put) => store.put(put).map(Response::ResponsePut),
+        Request::RequestDeleteRange(delete) => Ok(Response::ResponseDeleteRange(store.delete(delete))),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(answer, wanted);
+}
+
+fn runner(cases: u32) -> TestRunner {
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha))
 }
 
 #[test]
 fn any_history_reads_as_the_naive_model_does() {
-    let config = Config { cases: 200, failure_persistence: None, ..Config::default() };
-    let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
-    let mut runner = TestRunner::new_with_rng(config, rng);
-    let histories = (prop::collection::vec(an_op(), 1..60), any::<u64>());
+    let histories = (prop::collection::vec(an_op(), 1..80), any::<u64>());
     let run = |(ops, forgetful): (Vec<Op>, u64)| {
-        let (mut store, mut model) = (Store::default(), Model::new());
-        store.shelf.forgetful.set(forgetful);
+        let mut world = World::new(forgetful);
         for op in &ops {
-            step(&mut store, &mut model, op);
+            world.step(op);
         }
-        // Every live revision, whole, at the end; before and after a new life.
-        for _ in 0..2 {
-            for revision in model.compacted.max(1)..=model.revision() {
-                let request = pb::RangeRequest { revision, ..all() };
-                let wanted = Model::range(&model.states[revision as usize], &request, model.revision());
-                prop_assert_eq!(store.range(&request), Ok(wanted));
-                prop_assert_eq!(store.hash(revision).unwrap().0, model.hash(revision));
-            }
-            store.reopen();
-        }
+        // At the end, after new lives, and after a cleaning of everything.
+        world.look_at_all();
+        world.step(&Op::Reopen);
+        world.look_at_all();
+        let dropped = picture(&world.store.mvcc);
+        world.store.clean(0..usize::MAX);
+        assert!(world.store.shelf.pages.values().all(|(_, page)| {
+            let head = Head::of(page).unwrap();
+            head.records > 0
+        }));
+        world.store.reopen();
+        assert_eq!(picture(&world.store.mvcc), dropped, "cleaning changes nothing");
+        world.look_at_all();
         Ok(())
     };
-    runner.run(&histories, run).unwrap();
+    runner(300).run(&histories, run).unwrap();
+}
+
+/// Few keys, much deleting, compacting and cleaning: nothing comes back from the dead.
+#[test]
+fn no_key_comes_back_whatever_is_cleaned_in_which_order() {
+    let key = || prop::sample::select(vec!["a", "b", "c"]).prop_map(Bytes::from);
+    let put = || {
+        let put = key().prop_map(|key| pb::PutRequest { key, value: "v".into(), ..Default::default() });
+        put.prop_map(Request::RequestPut)
+    };
+    let delete = key().prop_map(|key| pb::DeleteRangeRequest { key, ..Default::default() });
+    let op = prop_oneof![
+        4 => put().prop_map(Op::Alone),
+        4 => delete.prop_map(Request::RequestDeleteRange).prop_map(Op::Alone),
+        4 => Just(Op::Commit),
+        3 => (0..3_i64).prop_map(Op::Compact),
+        3 => (1..20_usize).prop_map(Op::CompactStep),
+        6 => (any::<u64>(), 1..4_usize).prop_map(|(from, pages)| Op::Clean(from, pages)),
+        2 => (1..30_usize).prop_map(Op::Checkpoint),
+        1 => Just(Op::Reopen),
+        1 => Just(Op::Crash),
+    ];
+    let run = |ops: Vec<Op>| {
+        let mut world = World::new(0);
+        for op in &ops {
+            world.step(op);
+            if let Op::Clean(..) = op {
+                // Opened from pages alone, and with the checkpoint, nothing but what lives is there.
+                let durable = world
+                    .store
+                    .durable
+                    .map(|durable| durable.view)
+                    .unwrap_or(View { revision: 1, compacted: -1 });
+                let opened = world.store.opened(&[]);
+                let live = world.model.states[durable.revision as usize].len();
+                assert_eq!(opened.live_keys(), live as u64);
+            }
+        }
+        world.step(&Op::Crash);
+        world.look_at_all();
+        Ok(())
+    };
+    runner(600).run(&prop::collection::vec(op, 1..90), run).unwrap();
 }

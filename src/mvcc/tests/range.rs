@@ -109,7 +109,7 @@ fn values_share_the_pages_memory() {
     let mut store = Store::scripted("put a 1");
     store.commit();
     let answer = store.range(&get("a", "")).unwrap();
-    let page = store.shelf.pages.values().next().unwrap().as_ptr_range();
+    let page = store.shelf.pages.values().next().unwrap().1.as_ptr_range();
     assert!(page.contains(&answer.kvs[0].value.as_ptr()) && page.contains(&answer.kvs[0].key.as_ptr()));
 }
 
@@ -123,7 +123,7 @@ fn slices_of_a_range_give_the_range() {
                 while let Some(from) = next {
                     let slice = store
                         .until_there(|mvcc, shelf| {
-                            mvcc.range_slice(&from, b"\0", revision, limit, false, shelf)
+                            mvcc.range_slice(mvcc.view(), &from, b"\0", revision, limit, false, shelf)
                         })
                         .unwrap();
                     assert!(slice.kvs.len() <= limit);
@@ -133,7 +133,8 @@ fn slices_of_a_range_give_the_range() {
                 assert_eq!(show(&kvs), expected);
                 let (mut from, mut count) = (bytes("\\x00"), 0);
                 loop {
-                    let (part, next) = store.mvcc.count_slice(&from, b"\0", revision, limit).unwrap();
+                    let (part, next) =
+                        store.mvcc.count_slice(store.mvcc.view(), &from, b"\0", revision, limit).unwrap();
                     count += part;
                     let Some(next) = next else { break };
                     from = next;
@@ -145,6 +146,6 @@ fn slices_of_a_range_give_the_range() {
             store.commit();
         }
     }
-    let future = store.mvcc.range_slice(b"a", b"", 9, 1, true, &store.shelf).unwrap();
+    let future = store.mvcc.range_slice(store.mvcc.view(), b"a", b"", 9, 1, true, &store.shelf).unwrap();
     assert_eq!(future, Err(Error::FutureRevision));
 }

@@ -36,27 +36,17 @@ fn compaction_moves_forward_only() {
     check(4, Err(Error::FutureRevision));
 }
 
-/// Mains and kinds of the records that still count, from pages.
+/// Keys, mains and kinds of the records that a finished compaction leaves; read on either way.
 fn history(store: &mut Store) -> String {
     store.commit();
-    let mut shown = Vec::new();
-    for page in store.mvcc.live_pages(PageNumber(0), 99) {
-        for (offset, record) in records(&store.shelf.pages[&page]).map(Result::unwrap) {
-            let key = Fields::decode(record.key_value).unwrap().key;
-            let at = Place::new(page, offset, record.tombstone);
-            let counts = record.main as i64 > store.mvcc.compacted
-                || store
-                    .mvcc
-                    .index
-                    .newest(key, store.mvcc.compacted as u64)
-                    .is_some_and(|newest| newest.place == at);
-            if counts {
-                let mark = if record.tombstone { "t" } else { "" };
-                shown.push(format!("{}{}{mark}", String::from_utf8_lossy(key), record.main));
-            }
-        }
-    }
-    shown.join(" ")
+    let by_index = store.history((0, 0), b"\0", b"\0", true);
+    assert_eq!(store.history((0, 0), b"\0", b"\0", false), by_index);
+    let shown = by_index.iter().map(|change| {
+        let key = Fields::decode(&change.key_value).unwrap().key;
+        let mark = if change.tombstone { "t" } else { "" };
+        format!("{}{}{mark}", String::from_utf8_lossy(key), change.main)
+    });
+    shown.collect::<Vec<_>>().join(" ")
 }
 
 #[test]
@@ -113,19 +103,22 @@ fn after_compaction_at_the_head_and_a_restart_reads_work_and_revisions_go_on() {
 }
 
 #[test]
-fn the_revision_is_never_below_a_record_or_the_mark() {
+fn the_revision_is_that_of_the_mark_and_no_record_is_above_it() {
     let store = &mut Store::scripted("put a 1\nput a 2");
     store.commit();
-    let mut loaded = Mvcc::default();
-    for (page, payload) in &store.shelf.pages {
-        loaded.load_page(*page, payload).unwrap();
-    }
-    assert_eq!(loaded.revision(), 3);
-    assert!(loaded.load_mark(2, -1).is_err(), "a mark below its own records");
-    loaded.load_mark(7, 4).unwrap();
-    assert_eq!((loaded.revision(), loaded.compacted()), (7, 4));
-    assert!(loaded.load_mark(7, 3).is_err(), "a compaction never goes back");
-    assert!(loaded.load_mark(8, 9).is_err(), "nothing is compacted ahead");
+    let load = |revision, compacted| {
+        let mut loaded = Mvcc::default();
+        loaded.load_mark(revision, compacted)?;
+        for (page, (_, payload)) in &store.shelf.pages {
+            loaded.load_page(*page, payload)?;
+        }
+        Ok::<_, String>((loaded.revision(), loaded.compacted()))
+    };
+    assert_eq!(load(3, -1), Ok((3, -1)));
+    assert_eq!(load(7, 4), Ok((7, 4)));
+    assert!(load(2, -1).is_err(), "a mark below its own records");
+    assert!(load(8, 9).is_err(), "nothing is compacted ahead");
+    assert!(load(0, -1).is_err() && load(3, -2).is_err(), "no store stands there");
 }
 
 #[test]
@@ -134,15 +127,21 @@ fn pages_out_of_order_or_damaged_are_refused() {
     store.commit();
     store.run("put a 2");
     store.commit();
-    let pages: Vec<_> = store.shelf.pages.iter().map(|(page, payload)| (*page, payload.clone())).collect();
-    let mut loaded = Mvcc::default();
+    let pages: Vec<_> =
+        store.shelf.pages.iter().map(|(page, (_, payload))| (*page, payload.clone())).collect();
+    let fresh = || {
+        let mut mvcc = Mvcc::default();
+        mvcc.load_mark(3, -1).unwrap();
+        mvcc
+    };
+    let mut loaded = fresh();
     loaded.load_page(pages[1].0, &pages[1].1).unwrap();
     assert!(loaded.load_page(pages[0].0, &pages[0].1).is_err());
     for position in 0..pages[0].1.len() {
         for value in [0, 1, 2, 0x7f, 0x80, 0xff] {
             let mut changed = pages[0].1.to_vec();
             changed[position] = value;
-            let _ = Mvcc::default().load_page(pages[0].0, &changed);
+            let _ = fresh().load_page(pages[0].0, &changed);
         }
     }
 }
