@@ -58,13 +58,6 @@ pub(super) const UNSYNCED_BYTES_MAX: usize = 64 << 20;
 const FETCHES_MAX: usize = 16;
 /// Bytes of one such read.
 const FETCH_BYTES_MAX: u64 = 4 << 20;
-/// While so many requests of this member wait, proposals are gathered: see [`RaftLoop::gathers`].
-const GATHER_WAITING_MIN: usize = 64;
-/// Requests that wait for each millisecond of gathering.
-const GATHER_WAITING_PER_MS: u64 = 128;
-const GATHER_TIME_MAX: Duration = Duration::from_millis(4);
-/// A batch of this size goes at once.
-const GATHER_BYTES_MAX: usize = 256 << 10;
 /// Turns in a row without giving other tasks of the thread a chance.
 const TURNS_MAX: u32 = 64;
 
@@ -107,7 +100,7 @@ pub(super) struct RaftLoop {
     /// When the last batch went.
     pub(super) flushed: Moment,
     /// A timer runs that will wake the loop to flush.
-    gather_timer: Arc<AtomicBool>,
+    pub(super) gather_timer: Arc<AtomicBool>,
     heartbeat: Duration,
     election_ticks: u32,
     snapshot_count: u64,
@@ -275,33 +268,6 @@ impl RaftLoop {
             }
             self.parts.shared.wake.notified().await;
         }
-    }
-
-    /// Group commit: while many wait, one batch follows another at a distance, so that a sync, a
-    /// message to each follower and a wake-up of each thread are shared by more of them. Whoever
-    /// waits alone, or beside few, never waits here.
-    fn gathers(&mut self) -> bool {
-        let shared = self.parts.shared.clone();
-        let waiting = shared.waiters.len();
-        let mut gathers =
-            waiting >= GATHER_WAITING_MIN && self.batch_bytes < GATHER_BYTES_MAX && self.is_leader();
-        if gathers {
-            let time = Duration::from_micros(1_000 * waiting as u64 / GATHER_WAITING_PER_MS);
-            let due = self.flushed + time.min(GATHER_TIME_MAX);
-            gathers = shared.env.clock.now() < due;
-            if gathers && !self.gather_timer.swap(true, Ordering::AcqRel) {
-                crate::reached!("proposals gathered");
-                let timer = self.gather_timer.clone();
-                let shared = shared.clone();
-                drop(task::spawn(async move {
-                    shared.env.clock.sleep_until(due).await;
-                    timer.store(false, Ordering::Release);
-                    shared.wake.notify_one();
-                }));
-            }
-        }
-        shared.inbox.gather(gathers);
-        gathers
     }
 
     pub(super) fn is_leader(&self) -> bool {
