@@ -241,6 +241,9 @@ pub fn proposal(error: ProposeError) -> Status {
         ProposeError::Refused(refusal) => refused(refusal),
         ProposeError::TooLarge => Error::RequestTooLarge.status(),
         ProposeError::TooManyRequests => Error::RequestTooManyRequests.status(),
+        // A full disk and a full quota need the same of an operator, whose tools know this text. No
+        // alarm is raised: it would outlast the lack of space, which ends without anyone's doing.
+        ProposeError::NoSpace => Error::NoSpace.status(),
         ProposeError::Timeout => Error::Timeout.status(),
         ProposeError::TimeoutLeaderLost => Error::TimeoutDueToLeaderFail.status(),
         ProposeError::NoLeader => Error::ContextDeadlineExceeded.status(),
@@ -258,6 +261,11 @@ pub fn refused(refusal: Refusal) -> Status {
         // Conf changes are not proposed by clients yet; the text then names a row of the table.
         Refusal::Member(reason) => Status::failed_precondition(reason),
     }
+}
+
+/// From a member that found rot in its store (I6): another one has the data.
+pub fn out_of_service(reason: &str) -> Status {
+    Status::unavailable(format!("quorate: this member is out of service: {reason}"))
 }
 
 /// What a failed read shows on the wire.

@@ -7,7 +7,7 @@ use crate::{
     members::{Member, Members},
     mvcc,
     replica::{ProposeError, ReadIndexError, Status},
-    store::ReadError,
+    store::{Figures, ReadError},
 };
 use bytes::Bytes;
 use quorate_proto::{
@@ -16,6 +16,7 @@ use quorate_proto::{
 };
 use std::{
     collections::BTreeMap,
+    future::Future,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -37,6 +38,11 @@ pub(super) struct State {
     pub read_indexes: u64,
     pub compactions_waited: Vec<i64>,
     pub transfers: Vec<u64>,
+    pub db_bytes: u64,
+    /// What a cleaning frees.
+    pub dead_bytes: u64,
+    pub defragmentations: u64,
+    pub out_of_service: Option<Arc<str>>,
     /// Range requests as the store saw them.
     pub ranges: Vec<pb::RangeRequest>,
 }
@@ -68,6 +74,7 @@ impl Default for Fake {
             },
             revision: 1,
             cluster_version: "3.7.0".to_owned(),
+            db_bytes: 4096,
             members: Members { cluster_id: 9, members, ..Members::default() },
             ..State::default()
         })))
@@ -177,6 +184,11 @@ impl Backend for Fake {
         state.range_error.map_or_else(|| Ok(state.range(request)), |error| Err(error.into()))
     }
 
+    async fn range_part(&self, request: &pb::RangeRequest) -> Result<pb::RangeResponse, ReadError> {
+        let part = Backend::range(self, request).await?;
+        Ok(pb::RangeResponse { count: 0, ..part })
+    }
+
     async fn txn(&self, _: &pb::TxnRequest) -> Result<pb::TxnResponse, ReadError> {
         let state = self.state();
         Ok(pb::TxnResponse { header: state.header(), succeeded: true, responses: vec![] })
@@ -216,10 +228,42 @@ impl Backend for Fake {
     }
 
     fn sizes(&self) -> (u64, u64) {
-        (4096, 1024)
+        (self.state().db_bytes, 1024)
     }
 
     fn keys(&self) -> u64 {
         self.state().keys.len() as u64
+    }
+
+    fn db_bytes(&self) -> u64 {
+        self.state().db_bytes
+    }
+
+    async fn defragment(&self) {
+        let mut state = self.state();
+        state.defragmentations += 1;
+        state.db_bytes = state.db_bytes.saturating_sub(state.dead_bytes);
+        state.dead_bytes = 0;
+    }
+
+    fn has_reserve(&self) -> bool {
+        true
+    }
+
+    fn out_of_service(&self) -> Option<Arc<str>> {
+        self.state().out_of_service.clone()
+    }
+
+    fn taken_out(&self) -> impl Future<Output = ()> + Send + 'static {
+        let taken_out = self.out_of_service().is_some();
+        async move {
+            if !taken_out {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    fn figures(&self) -> Figures {
+        Figures::default()
     }
 }

@@ -228,9 +228,9 @@ impl<B: Backend> Grpc<B> {
         };
         let method = &methods.list[number];
         let mut call = Call::begin(&self.0.api.metrics, number);
-        if let Err(error) = self.admit(method, request.headers()) {
-            call.code = error.row().wire;
-            return error.status().into_http();
+        if let Err(status) = self.admit(method, request.headers()) {
+            call.code = status.code();
+            return status.into_http();
         }
         let response = match self.direct(method.direct, request).await {
             Ok(response) => response,
@@ -240,19 +240,27 @@ impl<B: Backend> Grpc<B> {
     }
 
     /// The rules that hold before a method sees its request.
-    fn admit(&self, method: &Method, headers: &HeaderMap) -> Result<(), Error> {
+    fn admit(&self, method: &Method, headers: &HeaderMap) -> Result<(), Status> {
         let api = &self.0.api;
+        // The health service answers for such a member, and says that it does not serve.
+        if method.served != Served::Health
+            && let Some(reason) = api.backend.out_of_service()
+        {
+            return Err(errors::out_of_service(&reason));
+        }
         let status = api.backend.status();
         if status.is_learner && !method.learner {
-            return Err(Error::NotSupportedForLearner);
+            return Err(Error::NotSupportedForLearner.status());
         }
         let version = match headers.get("client-api-version") {
             None => "unknown",
-            Some(value) => str::from_utf8(value.as_bytes()).map_err(|_| Error::InvalidClientAPIVersion)?,
+            Some(value) => {
+                str::from_utf8(value.as_bytes()).map_err(|_| Error::InvalidClientAPIVersion.status())?
+            }
         };
         api.metrics.client_request(method.streams_in || method.streams_out, version);
         if headers.get("hasleader").is_some_and(|value| value == "true") && !has_leader(&status) {
-            return Err(Error::NoLeader);
+            return Err(Error::NoLeader.status());
         }
         Ok(())
     }

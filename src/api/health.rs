@@ -1,6 +1,9 @@
-//! The standard health service: a member that runs serves.
+//! The standard health service: a member that runs serves, until rot takes it out (I6).
 
-use super::service::service;
+use super::{
+    Backend,
+    service::{Api, service},
+};
 use futures::{Stream, StreamExt, stream};
 use quorate_proto::grpc::health::v1::{
     self as pb, HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse,
@@ -16,6 +19,15 @@ fn answer(status: ServingStatus) -> HealthCheckResponse {
     HealthCheckResponse { status: status as i32 }
 }
 
+impl<B: Backend> Api<B> {
+    fn serving(&self) -> ServingStatus {
+        match self.backend.out_of_service() {
+            None => ServingStatus::Serving,
+            Some(_) => ServingStatus::NotServing,
+        }
+    }
+}
+
 service! {
     impl pb::health_server::Health as "Health" {
         async fn check(
@@ -25,11 +37,11 @@ service! {
             if request.into_inner().service != WHOLE_SERVER {
                 return Err(Status::not_found("unknown service"));
             }
-            Ok(Response::new(answer(ServingStatus::Serving)))
+            Ok(Response::new(answer(self.serving())))
         }
 
         async fn list(&self, _: Request<HealthListRequest>) -> Result<Response<HealthListResponse>, Status> {
-            let statuses = [(WHOLE_SERVER.to_owned(), answer(ServingStatus::Serving))];
+            let statuses = [(WHOLE_SERVER.to_owned(), answer(self.serving()))];
             Ok(Response::new(HealthListResponse { statuses: statuses.into() }))
         }
 
@@ -39,13 +51,19 @@ service! {
             &self,
             request: Request<HealthCheckRequest>,
         ) -> Result<Response<Self::WatchStream>, Status> {
-            let status = if request.into_inner().service == WHOLE_SERVER {
-                ServingStatus::Serving
-            } else {
-                ServingStatus::ServiceUnknown
-            };
-            // The status never changes while the member lives; the stream ends with the connection.
-            Ok(Response::new(Box::pin(stream::iter([Ok(answer(status))]).chain(stream::pending()))))
+            if request.into_inner().service != WHOLE_SERVER {
+                let unknown = stream::iter([Ok(answer(ServingStatus::ServiceUnknown))]);
+                return Ok(Response::new(Box::pin(unknown.chain(stream::pending()))));
+            }
+            // Once out of service it stays so; the stream ends with the connection.
+            let first = self.serving();
+            let taken_out = self.backend.taken_out();
+            let last = stream::once(async move {
+                taken_out.await;
+                Ok(answer(ServingStatus::NotServing))
+            });
+            let last = last.filter(move |_| std::future::ready(first == ServingStatus::Serving));
+            Ok(Response::new(Box::pin(stream::iter([Ok(answer(first))]).chain(last).chain(stream::pending()))))
         }
     }
     unserved {}

@@ -124,7 +124,7 @@ impl<'a> Query<'a> {
     }
 }
 
-/// `/health`: alarms, then a leader, then a read.
+/// `/health`: whether it serves at all, then alarms, then a leader, then a read.
 async fn health<B: Backend>(api: &Api<B>, query: Query<'_>) -> Response<Body> {
     let serializable = query.says("serializable", "true");
     let reason = sickness(api, query, serializable).await;
@@ -142,6 +142,9 @@ async fn health<B: Backend>(api: &Api<B>, query: Query<'_>) -> Response<Body> {
 
 /// The first thing that is wrong; empty = nothing.
 async fn sickness<B: Backend>(api: &Api<B>, query: Query<'_>, serializable: bool) -> String {
+    if let Some(reason) = api.backend.out_of_service() {
+        return format!("OUT OF SERVICE: {reason}");
+    }
     for (_, alarm) in api.backend.alarms() {
         let name = match AlarmType::try_from(alarm) {
             Ok(kind @ (AlarmType::Nospace | AlarmType::Corrupt)) => kind.as_str_name(),
@@ -162,6 +165,9 @@ async fn sickness<B: Backend>(api: &Api<B>, query: Query<'_>, serializable: bool
 
 /// Reads one key, as a client would.
 async fn read<B: Backend>(api: &Api<B>, serializable: bool) -> Result<(), Status> {
+    if let Some(reason) = api.backend.out_of_service() {
+        return Err(errors::out_of_service(&reason));
+    }
     if !serializable {
         api.read_index().await?;
     }

@@ -5,7 +5,7 @@ use super::{
     errors::{self, Error},
     service::{Api, mismatched, service},
 };
-use crate::machine::{Reply, check};
+use crate::machine::{Reply, check, growth_of_put, growth_of_txn};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::{Stream, stream};
 use prost::Message;
@@ -51,6 +51,7 @@ service! {
         async fn put(&self, request: Request<pb::PutRequest>) -> Result<Response<pb::PutResponse>, Status> {
             let request = request.into_inner();
             check::check_put(&request).map_err(Error::from)?;
+            self.admit(Some(growth_of_put(&request))).await?;
             let entry = InternalRaftRequest { put: Some(request), ..InternalRaftRequest::default() };
             match self.propose(entry).await? {
                 (Reply::Put(mut response), revision) => {
@@ -88,6 +89,7 @@ service! {
                 self.fill(&mut response.header);
                 return Ok(Response::new(response));
             }
+            self.admit(growth_of_txn(&request)).await?;
             let entry = InternalRaftRequest { txn: Some(request), ..InternalRaftRequest::default() };
             match self.propose(entry).await? {
                 (Reply::Txn(mut response), revision) => {
@@ -182,7 +184,12 @@ impl<B: Backend> Parts<B> {
             return Ok(None);
         }
         self.request.limit = self.remaining.map_or(self.part_keys, |remaining| remaining.min(self.part_keys));
-        let mut part = self.api.backend.range(&self.request).await.map_err(errors::read)?;
+        // The count is the first part's, who sees the whole range.
+        let part = match self.begun {
+            None => self.api.backend.range(&self.request).await,
+            Some(_) => self.api.backend.range_part(&self.request).await,
+        };
+        let mut part = part.map_err(errors::read)?;
         let seen = part.header.take().map_or(0, |header| header.revision);
         let (revision, count) = *self.begun.get_or_insert((seen, part.count));
         if self.request.revision <= 0 {

@@ -1,9 +1,9 @@
 //! The Maintenance service: status, hash, alarms, leadership.
 
 use super::{
-    STORAGE_VERSION,
+    Backend, STORAGE_VERSION,
     errors::{self, Error},
-    service::{NoStream, has_leader, mismatched, service},
+    service::{Api, NoStream, has_leader, mismatched, service},
 };
 use crate::{machine::Reply, replica::ProposeError};
 use quorate_proto::etcdserverpb::{self as pb, AlarmType, InternalRaftRequest, alarm_request::AlarmAction};
@@ -65,9 +65,20 @@ service! {
             request: Request<pb::HashKvRequest>,
         ) -> Result<Response<pb::HashKvResponse>, Status> {
             let revision = request.into_inner().revision;
+            let begun = self.clock.now();
             let mut response = self.backend.hash_kv(revision).await.map_err(errors::read)?;
+            self.metrics.hash_by_revision.observe(self.clock.now().since(begun).as_secs_f64());
             self.fill(&mut response.header);
             Ok(Response::new(response))
+        }
+
+        async fn defragment(
+            &self,
+            _: Request<pb::DefragmentRequest>,
+        ) -> Result<Response<pb::DefragmentResponse>, Status> {
+            Api::defragment(self).await;
+            // X7: no header.
+            Ok(Response::new(pb::DefragmentResponse { header: None }))
         }
 
         type SnapshotStream = NoStream<pb::SnapshotResponse>;
@@ -103,9 +114,29 @@ service! {
         }
     }
     unserved {
-        defragment: pb::DefragmentRequest => pb::DefragmentResponse, "Defragment";
         hash: pb::HashRequest => pb::HashResponse, "Hash";
         downgrade: pb::DowngradeRequest => pb::DowngradeResponse, "Downgrade";
+    }
+}
+
+impl<B: Backend> Api<B> {
+    /// Cleans the store harder than it does by itself. Nothing else waits for it, and a caller that goes
+    /// away does not end it.
+    pub(super) async fn defragment(&self) {
+        let begun = self.clock.now();
+        tracing::info!("starting defragment");
+        let inflight = self.metrics.defragment_begins();
+        self.backend.defragment().await;
+        drop(inflight);
+        let took = self.clock.now().since(begun);
+        self.metrics.defragment.observe(took.as_secs_f64());
+        let (size, in_use) = self.backend.sizes();
+        tracing::info!(
+            "current-db-size-bytes" = size,
+            "current-db-size-in-use-bytes" = in_use,
+            took = ?took,
+            "finished defragment"
+        );
     }
 }
 

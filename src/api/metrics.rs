@@ -7,13 +7,14 @@
 mod text;
 
 use super::{Backend, ETCD_VERSION, Settings, errors::CODE_NAMES, grpc::Methods, service::has_leader};
-use crate::{env::process, replica::Observer};
+use crate::{env::process, replica::Observer, store::Meter};
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, IntCounter, Opts, Registry, TextEncoder,
+    Encoder, Histogram, HistogramOpts, IntCounter, IntGauge, Opts, Registry, TextEncoder,
     core::{Collector, Desc},
     exponential_buckets,
     proto::{MetricFamily, MetricType},
 };
+use quorate_proto::etcdserverpb::AlarmType;
 use std::sync::{
     Arc, OnceLock, RwLock,
     atomic::{AtomicU64, Ordering::Relaxed},
@@ -49,6 +50,11 @@ pub struct Metrics {
     store_commit: Histogram,
     /// By kind, then success.
     applies: [[OnceLock<Histogram>; 2]; KINDS.len()],
+    pub(super) hash_by_revision: Histogram,
+    pub(super) defragment: Histogram,
+    compaction_total: Histogram,
+    compaction_pause: Histogram,
+    defragment_inflight: IntGauge,
     pub(super) health_success: IntCounter,
     pub(super) health_failures: IntCounter,
     pub(super) grpc: Arc<GrpcCounts>,
@@ -67,13 +73,18 @@ impl Metrics {
         let registry = Registry::new();
         let grpc = Arc::new(GrpcCounts::new());
         register(&registry, Box::new(SharedCounts(grpc.clone())));
-        let histogram = |name: &str, help: &str| {
-            let buckets = exponential_buckets(0.001, 2.0, 14).expect("the arguments are positive");
+        let histogram_of = |name: &str, (start, count): (f64, usize), help: &str| {
+            let buckets = exponential_buckets(start, 2.0, count).expect("the arguments are positive");
             let histogram = Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets))
                 .expect("name and buckets are valid");
             register(&registry, Box::new(histogram.clone()));
             histogram
         };
+        let histogram = |name: &str, help: &str| histogram_of(name, (0.001, 14), help);
+        let defragment_inflight =
+            IntGauge::new("etcd_disk_defrag_inflight", "Cleanings on request that are under way.")
+                .expect("the name is valid");
+        register(&registry, Box::new(defragment_inflight.clone()));
         let counter = |name: &str, help: &str| {
             let counter = IntCounter::new(name, help).expect("the name is valid");
             register(&registry, Box::new(counter.clone()));
@@ -89,12 +100,39 @@ impl Metrics {
                 "The latency distributions of commits of the store.",
             ),
             applies: Default::default(),
+            hash_by_revision: histogram_of(
+                "etcd_mvcc_hash_rev_duration_seconds",
+                (0.01, 15),
+                "The latency distributions of hashes by revision.",
+            ),
+            defragment: histogram_of(
+                "etcd_disk_backend_defrag_duration_seconds",
+                (0.1, 13),
+                "The latency distributions of cleanings on request.",
+            ),
+            compaction_total: histogram_of(
+                "etcd_debugging_mvcc_db_compaction_total_duration_milliseconds",
+                (100.0, 14),
+                "The latency distributions of physical compactions.",
+            ),
+            compaction_pause: histogram_of(
+                "etcd_debugging_mvcc_db_compaction_pause_duration_milliseconds",
+                (1.0, 13),
+                "How long steps of physical compactions held up others.",
+            ),
+            defragment_inflight,
             health_success: counter("etcd_server_health_success", "Answers of /health that were true."),
             health_failures: counter("etcd_server_health_failures", "Answers of /health that were false."),
             grpc,
             clients: RwLock::default(),
             registry,
         }
+    }
+
+    /// Counts a cleaning until what it returns is dropped.
+    pub(super) fn defragment_begins(&self) -> Inflight {
+        self.defragment_inflight.inc();
+        Inflight(self.defragment_inflight.clone())
     }
 
     /// Counts a call by the client's version.
@@ -144,6 +182,7 @@ impl Metrics {
         families.extend(self.apply_family());
         families.extend(self.client_family());
         families.extend(member_families(backend, settings));
+        families.extend(feature_family(settings));
         families.extend(process::read().map(text::process_families).unwrap_or_default());
         families.sort_by(|one, other| one.name().cmp(other.name()));
         let mut out = Vec::with_capacity(64 * 1024);
@@ -178,6 +217,15 @@ impl Metrics {
                 samples,
             )
         })
+    }
+}
+
+/// Something under way, counted until it is dropped.
+pub(super) struct Inflight(IntGauge);
+
+impl Drop for Inflight {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }
 
@@ -233,6 +281,8 @@ fn member_families<B: Backend>(backend: &B, settings: &Settings) -> Vec<MetricFa
         ),
         labelled("etcd_server_version", "1 with the version.", &[("server_version", ETCD_VERSION)], 1.0),
     ];
+    families.extend(alarm_family(backend));
+    families.extend(own_families(backend));
     let version = backend.cluster_version();
     if !version.is_empty() {
         let minor = version.rsplit_once('.').map_or(version.as_str(), |(minor, _)| minor);
@@ -240,6 +290,91 @@ fn member_families<B: Backend>(backend: &B, settings: &Settings) -> Vec<MetricFa
         families.push(labelled("etcd_cluster_version", "1 with the cluster version.", &labels, 1.0));
     }
     families
+}
+
+fn feature_family(settings: &Settings) -> Option<MetricFamily> {
+    let samples: Vec<_> = settings
+        .features
+        .iter()
+        .map(|(name, stage, on)| {
+            let labels = [("name", *name), ("stage", *stage)];
+            sample(MetricType::GAUGE, &labels, f64::from(u8::from(*on)))
+        })
+        .collect();
+    let help = "1 where a feature is on, by name and stage.";
+    (!samples.is_empty()).then(|| family("etcd_server_feature_enabled", help, MetricType::GAUGE, samples))
+}
+
+/// Alarms that are on, by member and kind.
+fn alarm_family<B: Backend>(backend: &B) -> Option<MetricFamily> {
+    let samples: Vec<_> = backend
+        .alarms()
+        .into_iter()
+        .filter_map(|(member_id, alarm)| Some((member_id, AlarmType::try_from(alarm).ok()?)))
+        .map(|(member_id, alarm)| {
+            let member_id = format!("{member_id:x}");
+            let labels = [("server_id", member_id.as_str()), ("alarm_type", alarm.as_str_name())];
+            sample(MetricType::GAUGE, &labels, 1.0)
+        })
+        .collect();
+    let help = "Alarms that are on for each member.";
+    (!samples.is_empty()).then(|| family("etcd_debugging_server_alarms", help, MetricType::GAUGE, samples))
+}
+
+/// What etcd has no name for: cleaner, scrubber, checkpoint, reserve, rot.
+fn own_families<B: Backend>(backend: &B) -> Vec<MetricFamily> {
+    let figures = backend.figures();
+    let counter = |name: &str, help: &str, value: u64| {
+        let kind = MetricType::COUNTER;
+        family(name, help, kind, vec![sample(kind, &[], value as f64)])
+    };
+    let mut families = vec![
+        counter(
+            "quorate_store_cleanings_total",
+            "Runs of segments that gave way to a copy of what survived.",
+            figures.cleanings,
+        ),
+        counter(
+            "quorate_store_cleaned_bytes_total",
+            "Bytes of disk that cleaning gave back.",
+            figures.freed_bytes,
+        ),
+        counter(
+            "quorate_store_scrubbed_bytes_total",
+            "Bytes of pages read to see that they are well.",
+            figures.scrubbed_bytes,
+        ),
+        counter(
+            "quorate_store_scrub_passes_total",
+            "Passes of the scrubber over every page.",
+            figures.scrub_passes,
+        ),
+        counter(
+            "quorate_store_checkpoint_bytes_total",
+            "Bytes written for the checkpoint of the index.",
+            figures.checkpoint_bytes,
+        ),
+        gauge(
+            "quorate_disk_reserve",
+            "1 while log and store have the space that deletes and cleaning need; without it puts are refused.",
+            f64::from(u8::from(backend.has_reserve())),
+        ),
+    ];
+    if let Some(reason) = backend.out_of_service() {
+        let help = "1 on a member that found rot in its store; the label says where.";
+        families.push(labelled("quorate_out_of_service", help, &[("reason", &reason)], 1.0));
+    }
+    families
+}
+
+impl Meter for Metrics {
+    fn compacted(&self, seconds: f64) {
+        self.compaction_total.observe(1000.0 * seconds);
+    }
+
+    fn compaction_paused(&self, seconds: f64) {
+        self.compaction_pause.observe(1000.0 * seconds);
+    }
 }
 
 impl Observer for Metrics {
@@ -366,11 +501,15 @@ mod tests {
         metrics.store_committed(0.02);
         metrics.applied("Put", true, 0.0001);
         metrics.client_request(false, "3.7");
-        let text = metrics.render(&super::super::fake::Fake::default(), &Settings::default());
+        let settings =
+            Settings { features: vec![("CompactHashCheck", "ALPHA", true)], ..Settings::default() };
+        let member = super::super::fake::Fake::default();
+        member.state().alarms = vec![(0xab, 1), (1, 2)];
+        let text = metrics.render(&member, &settings);
         let text = String::from_utf8(text).unwrap();
         let shown = shown(&text);
         assert!(shown.len() >= 28, "{shown:?}");
-        for (name, (kind, buckets)) in &shown {
+        for (name, (kind, buckets)) in shown.iter().filter(|(name, _)| !name.starts_with("quorate_")) {
             let (fact_kind, fact_buckets) =
                 facts.get(name.as_str()).unwrap_or_else(|| panic!("{name} is not etcd's"));
             assert_eq!(kind, fact_kind, "{name}");
@@ -380,6 +519,11 @@ mod tests {
                 assert_eq!(buckets, &expected, "{name}");
             }
         }
+        assert!(text.contains("etcd_server_feature_enabled{name=\"CompactHashCheck\",stage=\"ALPHA\"} 1"));
+        assert!(
+            text.contains("etcd_debugging_server_alarms{alarm_type=\"NOSPACE\",server_id=\"ab\"} 1"),
+            "{text}"
+        );
         assert!(text.contains(
             "etcd_server_apply_duration_seconds_count{op=\"Put\",success=\"true\",version=\"v3\"} 1"
         ));

@@ -21,6 +21,7 @@ mod lease;
 mod lock;
 mod maintenance;
 pub mod metrics;
+mod quota;
 mod service;
 mod watch;
 

@@ -1,7 +1,7 @@
 //! What all services share: the member behind them, the settings, the headers
 //! of replies, and the one entrance of the client port.
 
-use super::{Backend, Metrics, errors, gateway, grpc::Grpc, http};
+use super::{Backend, Metrics, errors, gateway, grpc::Grpc, http, quota::Quota};
 use crate::{
     env::{Clock, Env},
     machine::Reply,
@@ -35,6 +35,8 @@ pub struct Settings {
     pub gateway: bool,
     /// Allowed origins; `*` = all.
     pub cors: Vec<String>,
+    /// (name, stage, on), for the metrics.
+    pub features: Vec<(&'static str, &'static str, bool)>,
 }
 
 impl Default for Settings {
@@ -46,6 +48,7 @@ impl Default for Settings {
             request_timeout: Duration::from_secs(7),
             gateway: true,
             cors: vec!["*".to_owned()],
+            features: Vec::new(),
         }
     }
 }
@@ -85,6 +88,7 @@ pub(super) struct Shared<B: Backend> {
     pub metrics: Arc<Metrics>,
     pub clock: Arc<dyn Clock>,
     pub settings: Settings,
+    pub quota: Quota,
 }
 
 impl<B: Backend> Clone for Api<B> {
@@ -103,7 +107,7 @@ impl<B: Backend> Deref for Api<B> {
 impl<B: Backend> Api<B> {
     pub(super) fn new(service: Service<B>, settings: Settings) -> Api<B> {
         let Service { backend, metrics, clock } = service;
-        Api(Arc::new(Shared { backend, metrics, clock, settings }))
+        Api(Arc::new(Shared { backend, metrics, clock, settings, quota: Quota::default() }))
     }
 
     /// Completes a header (X11); the revision that stands in it is kept.

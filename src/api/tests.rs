@@ -1,6 +1,8 @@
 //! The whole client port over a stand-in member: requests go in as HTTP, what
 //! is checked is what leaves.
 
+mod space;
+
 use super::{Metrics, Service, Settings, entrance, fake::Fake, service::Entrance};
 use crate::{
     env::{Clock, Moment},

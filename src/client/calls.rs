@@ -24,10 +24,10 @@ macro_rules! call {
 }
 
 macro_rules! call_at {
-    ($client:expr, $endpoint:expr, $stub:ident, $method:ident, $message:expr) => {{
+    ($client:expr, $how:expr, $endpoint:expr, $stub:ident, $method:ident, $message:expr) => {{
         let message = $message;
         $client
-            .at($endpoint, |endpoint, limit: Duration| {
+            .at($how, $endpoint, |endpoint, limit: Duration| {
                 let request = $client.request(message.clone(), limit);
                 let mut stub = $stub::new(endpoint.channel).max_decoding_message_size(REPLY_BYTES_MAX);
                 async move { stub.$method(request).await }
@@ -60,12 +60,18 @@ impl Client {
 
     /// The status of the member at `endpoint`.
     pub async fn status(&self, endpoint: &str) -> Result<StatusResponse, Error> {
-        call_at!(self, endpoint, MaintenanceClient, status, StatusRequest {})
+        call_at!(self, Effect::Read, endpoint, MaintenanceClient, status, StatusRequest {})
     }
 
     /// The hash of the member at `endpoint` over its history up to `revision`; 0 is the newest.
     pub async fn hash_kv(&self, endpoint: &str, revision: i64) -> Result<HashKvResponse, Error> {
-        call_at!(self, endpoint, MaintenanceClient, hash_kv, HashKvRequest { revision })
+        call_at!(self, Effect::Read, endpoint, MaintenanceClient, hash_kv, HashKvRequest { revision })
+    }
+
+    /// Cleans the store of the member at `endpoint`; waits out the whole call, for a second one would
+    /// only wait for the first.
+    pub async fn defragment(&self, endpoint: &str) -> Result<DefragmentResponse, Error> {
+        call_at!(self, Effect::Change, endpoint, MaintenanceClient, defragment, DefragmentRequest {})
     }
 
     pub async fn member_list(&self, request: MemberListRequest) -> Result<MemberListResponse, Error> {

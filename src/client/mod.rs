@@ -112,12 +112,17 @@ impl Client {
     }
 
     /// Makes a call on one endpoint, which need not be of the cluster's list.
-    async fn at<T, F>(&self, endpoint: &str, attempt: impl Fn(Endpoint, Duration) -> F) -> Result<T, Error>
+    async fn at<T, F>(
+        &self,
+        effect: Effect,
+        endpoint: &str,
+        attempt: impl Fn(Endpoint, Duration) -> F,
+    ) -> Result<T, Error>
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
         let endpoint = self.0.balancer.named(endpoint, &self.0.options.http);
-        self.persist(Effect::Read, || Some(endpoint.clone()), 1, attempt).await
+        self.persist(effect, || Some(endpoint.clone()), 1, attempt).await
     }
 
     /// Tries until there is an answer, a failure that allows no other try, or no time.

@@ -62,6 +62,11 @@ pub enum Command {
     /// Endpoint related commands.
     #[command(subcommand)]
     Endpoint(Endpoint),
+    /// Alarm related commands.
+    #[command(subcommand)]
+    Alarm(Alarm),
+    /// Gives back the disk space of what was compacted, at the endpoints.
+    Defrag(OfCluster),
     /// Membership related commands.
     #[command(subcommand)]
     Member(Member),
@@ -168,6 +173,8 @@ pub enum Endpoint {
 
 #[derive(Args, Debug)]
 pub struct OfCluster {
+    #[arg(hide = true)]
+    pub ignored: Vec<String>,
     /// Ask all members of the cluster.
     #[arg(long)]
     pub cluster: bool,
@@ -180,6 +187,21 @@ pub struct HashKv {
     /// Revision to hash at (0 = newest).
     #[arg(long, default_value_t = 0, allow_hyphen_values = true)]
     pub rev: i64,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Alarm {
+    /// Lists the alarms that are on.
+    List(NoWords),
+    /// Takes back every alarm that is on.
+    Disarm(NoWords),
+}
+
+/// Words that a command does not take: its own failure says so.
+#[derive(Args, Debug)]
+pub struct NoWords {
+    #[arg(hide = true)]
+    pub words: Vec<String>,
 }
 
 #[derive(Subcommand, Debug)]

@@ -17,7 +17,7 @@ pub async fn run(session: &Session, endpoint: Endpoint) -> Result<(), Failure> {
 }
 
 /// The endpoints to ask: those of the flags, or the client URLs of all members.
-async fn endpoints(session: &Session, cluster: bool) -> Result<Vec<String>, Failure> {
+pub(super) async fn endpoints(session: &Session, cluster: bool) -> Result<Vec<String>, Failure> {
     if !cluster {
         return Ok(session.global.endpoints());
     }

@@ -8,6 +8,7 @@ pub mod bench;
 mod endpoint;
 mod failure;
 mod kv;
+mod maintenance;
 mod member;
 mod printer;
 mod quote;
@@ -80,6 +81,8 @@ async fn command(command: Command, session: Session) -> Result<(), Failure> {
         Command::Txn(txn) => txn::run(&session, txn).await,
         Command::Compaction(compaction) => kv::compaction(&session, compaction).await,
         Command::Endpoint(endpoint) => endpoint::run(&session, endpoint).await,
+        Command::Alarm(alarm) => maintenance::alarm(&session, alarm).await,
+        Command::Defrag(of) => maintenance::defrag(&session, &of).await,
         Command::Member(member) => member::run(&session, member).await,
         Command::Bench(bench) => bench::run(&session.global.endpoints(), bench, &session.env).await,
         Command::Version => {

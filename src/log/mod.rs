@@ -142,10 +142,21 @@ struct State {
     fetched_bytes_max: u64,
     /// The reserve, made aside for the writer.
     made: Option<Result<pagefile::Reserve, pagefile::Error>>,
-    /// The writer's word: the spare segment stands ...
+    /// The writer's word: the spare segment stands, or is not known to lack space ...
     has_reserve: bool,
     /// ... and what waits is not written because no space is left.
     stalled: bool,
+}
+
+/// A look at the log's space, which does not keep its writer alive.
+#[derive(Clone)]
+pub struct Space(Arc<Shared>);
+
+impl Space {
+    /// See [`Log::has_reserve`].
+    pub fn has_reserve(&self) -> bool {
+        self.0.lock().has_reserve
+    }
 }
 
 struct Alive(Arc<Shared>);
@@ -249,7 +260,7 @@ impl Log {
                 fetched: VecDeque::new(),
                 fetched_bytes_max: options.cache_bytes / 4,
                 made: None,
-                has_reserve: false,
+                has_reserve: true,
                 stalled: false,
             }),
         });
@@ -399,9 +410,15 @@ impl Log {
     }
 
     /// Whether a segment stands in reserve: the log can go on for a while
-    /// though no space is left on the disk.
+    /// though no space is left on the disk. A reserve that was just used and
+    /// is being made again counts: only one that could not be made is missing.
     pub fn has_reserve(&self) -> bool {
         self.shared.lock().has_reserve
+    }
+
+    /// For those who ask about space and outlive the log.
+    pub fn space(&self) -> Space {
+        Space(self.shared.clone())
     }
 
     /// Whether what waits cannot be written because no space is left. Its

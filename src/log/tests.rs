@@ -211,10 +211,11 @@ fn the_writer_ends_with_the_last_handle_and_leaves_a_mark() {
     log.append(&[entry(1, 1, 5)], None, 1);
     let clone = log.clone();
     drop(log);
-    assert!(matches!(block_on(writer.turn()).unwrap(), Turn::Said(1, _)));
-    assert!(!clone.has_reserve());
-    assert!(matches!(block_on(writer.turn()).unwrap(), Turn::Lacking));
-    block_on(writer.make_reserve());
+    assert!(matches!(block_on(writer.turn()).unwrap(), Turn::Lacking), "the reserve comes first ...");
+    let made = writer.make_reserve();
+    assert!(matches!(block_on(writer.turn()).unwrap(), Turn::Said(1, _)), "... and nothing waits for it");
+    block_on(made);
+    assert!(clone.has_reserve());
     assert!(matches!(block_on(writer.turn()).unwrap(), Turn::Idle));
     clone.append(&[entry(2, 1, 5)], None, 2);
     drop(clone);

@@ -65,7 +65,7 @@ pub(super) enum Turn {
     Said(u64, Option<f64>),
     /// Housekeeping was done; there may be more to do.
     Kept,
-    /// Nothing to do but to make the reserve.
+    /// The reserve is to be made.
     Lacking,
     /// Nothing to do.
     Idle,
@@ -159,6 +159,11 @@ impl Writer {
             (state.compacted, state.closed)
         };
         self.take_reserve()?;
+        // Begun before the next batch: under constant load there is always one, and the reserve is
+        // for the batches that come when no more space is left.
+        if !(closed || self.stalled || self.making || self.file.has_reserve()) {
+            return Ok(Turn::Lacking);
+        }
         if let Some(batch) = self.next_batch(closed) {
             let ticket = batch.ticket;
             match self.write(batch).await? {
@@ -179,8 +184,7 @@ impl Writer {
         if std::mem::take(&mut self.rang) && !self.busy {
             self.unmarked = unless_full(self.file.mark_synced().await)?.is_none();
         }
-        let lacking = !(self.stalled || self.making || self.file.has_reserve());
-        Ok(if lacking { Turn::Lacking } else { Turn::Idle })
+        Ok(Turn::Idle)
     }
 
     /// Begins to make the reserve, to be awaited aside.
@@ -202,10 +206,15 @@ impl Writer {
         let Some(made) = self.shared.lock().made.take() else { return Ok(()) };
         self.making = false;
         match unless_full(made)? {
-            Some(reserve) => self.file.keep_reserve(reserve),
-            None => self.stalled = true,
+            Some(reserve) => {
+                self.file.keep_reserve(reserve);
+                self.shared.lock().has_reserve = true;
+            }
+            None => {
+                self.stalled = true;
+                self.shared.lock().has_reserve = false;
+            }
         }
-        self.shared.lock().has_reserve = self.file.has_reserve();
         Ok(())
     }
 
@@ -271,7 +280,10 @@ impl Writer {
             reached!("log without space");
             self.held = Some(batch);
             self.stalled = true;
-            self.shared.lock().stalled = true;
+            {
+                let mut state = self.shared.lock();
+                (state.stalled, state.has_reserve) = (true, false);
+            }
             return Ok(Written::NoSpace);
         };
         let seconds = self.clock.now().since(began).as_secs_f64();
@@ -286,7 +298,6 @@ impl Writer {
             state.places.put(first, last, page);
         }
         state.written(self.last);
-        state.has_reserve = self.file.has_reserve();
         if std::mem::take(&mut state.stalled) {
             reached!("log has space again");
         }
@@ -318,11 +329,10 @@ impl Writer {
             dropped = unless_full(self.file.drop_before(keep).await)?.map(|_| ());
         }
         let mut state = self.shared.lock();
-        state.has_reserve = self.file.has_reserve();
         if dropped.is_none() {
             // Not even room for that: once more when the timer rings.
             self.file.abandon();
-            (self.stalled, state.compacted) = (true, true);
+            (self.stalled, state.compacted, state.has_reserve) = (true, true, false);
         }
         Ok(())
     }

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `entry.rs` | which request an entry carries; unknown fields |
 //! | `apply.rs` | what each kind of entry does |
+//! | `growth.rs` | what a request may add to the store |
 //! | `mark.rs` | all small state as the mark of a commit, and back |
 //!
 //! **Invariant (I2).** Pure: no clock, randomness, I/O, locks, flags. Members
@@ -13,11 +14,13 @@
 
 mod apply;
 mod entry;
+mod growth;
 mod mark;
 #[cfg(test)]
 mod tests;
 
 pub use crate::mvcc::check;
+pub use growth::{growth, growth_of_put, growth_of_txn};
 
 use crate::members::{ChangeError, Members};
 use crate::mvcc::{self, Missing, Mvcc, Pages, RangePlan, RangeSlice, View};

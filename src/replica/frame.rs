@@ -129,7 +129,7 @@ mod tests {
     fn bodies() -> Vec<Body> {
         vec![
             Body::Ping(7),
-            Body::Forward(Forward { request_id: 9, data: Bytes::from(vec![5; 3000]) }),
+            Body::Forward(Forward { request_id: 9, data: Bytes::from(vec![5; 3000]), grows: true }),
             Body::SnapshotPage(SnapshotPage {
                 kind: 2,
                 payload: Bytes::from_static(b"page"),

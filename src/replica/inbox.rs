@@ -18,21 +18,50 @@ pub(super) const INBOX_ITEMS_MAX: usize = 16_384;
 pub(super) const INBOX_BYTES_MAX: usize = 64 << 20;
 
 /// A request on its way into the log.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Proposal {
     pub id: u64,
     pub data: Bytes,
+    /// It makes the store larger: refused where there is no space.
+    pub grows: bool,
     /// The member that forwarded it; `None`: its waiter is here.
     pub from: Option<u64>,
+}
+
+/// Why a request certainly did not enter the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotProposed {
+    /// Another leader may take it.
+    NotLeader,
+    TooMany,
+    /// It would grow the store, and log or store have no reserve.
+    NoSpace,
+}
+
+impl NotProposed {
+    /// As members say it to each other: ids of the error table.
+    pub fn word(self) -> &'static str {
+        match self {
+            NotProposed::NotLeader => "ErrNotLeader",
+            NotProposed::TooMany => "ErrGRPCRequestTooManyRequests",
+            NotProposed::NoSpace => "ErrGRPCNoSpace",
+        }
+    }
+
+    /// A word that is not known here counts as too many requests: certainly not proposed, not tried again.
+    pub fn of(word: &str) -> NotProposed {
+        let all = [NotProposed::NotLeader, NotProposed::NoSpace];
+        all.into_iter().find(|why| why.word() == word).unwrap_or(NotProposed::TooMany)
+    }
 }
 
 #[derive(Debug)]
 pub(super) enum Input {
     Propose(Proposal),
-    /// A forwarded request was certainly not proposed there. `retry`: another leader may take it.
+    /// A forwarded request was certainly not proposed there.
     ForwardRefused {
         id: u64,
-        retry: bool,
+        why: NotProposed,
     },
     Read(Read),
     /// From a peer, checked by [`super::raft_message`].
@@ -177,7 +206,15 @@ mod tests {
     use futures::FutureExt;
 
     fn proposal(bytes: usize) -> Input {
-        Input::Propose(Proposal { id: 1, data: Bytes::from(vec![0; bytes]), from: None })
+        Input::Propose(Proposal { id: 1, data: Bytes::from(vec![0; bytes]), grows: false, from: None })
+    }
+
+    #[test]
+    fn words_of_refusal_are_told_apart() {
+        for why in [NotProposed::NotLeader, NotProposed::TooMany, NotProposed::NoSpace] {
+            assert_eq!(NotProposed::of(why.word()), why);
+        }
+        assert_eq!(NotProposed::of("a word of a later release"), NotProposed::TooMany);
     }
 
     #[test]
@@ -205,7 +242,9 @@ mod tests {
         inbox.gather(true);
         inbox.push(proposal(1)).unwrap();
         assert!(!woken());
-        inbox.push(Input::Propose(Proposal { id: 2, data: Bytes::new(), from: Some(7) })).unwrap();
+        inbox
+            .push(Input::Propose(Proposal { id: 2, grows: false, data: Bytes::new(), from: Some(7) }))
+            .unwrap();
         assert!(woken());
         inbox.push(Input::Reachable).unwrap();
         assert!(woken());

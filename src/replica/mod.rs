@@ -7,7 +7,9 @@
 //! | `raft_loop`, `log_view`, `persistence`, `inbox`, `proposals` | the raft state, and what goes in and out of it |
 //! | `applier`, `apply_queue` | the state machine's turn |
 //! | `waiters`, `read_index` | clients that wait |
+//! | `rot` | out of service when the store rots |
 //! | `peer_*`, `frame`, `raft_message`, `conf_change`, `pulse` | what members say to each other |
+//! | `peer_hash` | what the peers' records hash to |
 //! | `snapshot_send`, `snapshot_receive` | whole state to a member that fell behind |
 //!
 //! One task owns raft, one the state machine; everything else talks to them through bounded queues
@@ -25,6 +27,7 @@ mod identity;
 mod inbox;
 mod log_view;
 mod peer_dial;
+mod peer_hash;
 mod peer_hello;
 mod peer_listen;
 mod peer_question;
@@ -37,6 +40,7 @@ mod raft_inputs;
 mod raft_loop;
 mod raft_message;
 mod read_index;
+mod rot;
 mod shared;
 mod snapshot_receive;
 mod snapshot_send;
@@ -44,15 +48,17 @@ mod start;
 mod waiters;
 
 use crate::env::{Env, net::Listener};
-use crate::machine::{Refusal, Reply};
+use crate::machine::{self, Refusal, Reply};
 use crate::members::Members;
 use crate::store::{self, Store};
-use inbox::{Input, NotTaken, Proposal};
+pub use peer_hash::{NoHash, PeerHash};
+
+use inbox::{Input, NotProposed, NotTaken, Proposal};
 use prost::Message as _;
 use quorate_proto::etcdserverpb::InternalRaftRequest;
 use shared::Shared;
 use std::sync::{Arc, atomic::Ordering};
-use std::{path::PathBuf, time::Duration};
+use std::{future::Future, path::PathBuf, time::Duration};
 use tokio::sync::oneshot;
 
 /// How a member replicates.
@@ -98,6 +104,9 @@ pub enum StartError {
     /// A peer knows this member as started.
     #[error("member {0:x} has already been bootstrapped")]
     AlreadyBootstrapped(u64),
+    /// An earlier run found rot in the store, and it is still there.
+    #[error("{0}")]
+    Rot(String),
     #[error("{0}")]
     Other(String),
 }
@@ -111,6 +120,9 @@ pub enum ProposeError {
     TooLarge,
     #[error("too many requests")]
     TooManyRequests,
+    /// It would grow the store, and the disk has no room (here or on the leader).
+    #[error("no space left on the disk")]
+    NoSpace,
     /// No answer in time; may or may not be applied later.
     #[error("request timed out")]
     Timeout,
@@ -132,6 +144,17 @@ pub enum ReadIndexError {
     Timeout,
     #[error("server stopped")]
     Stopped,
+}
+
+impl From<NotProposed> for ProposeError {
+    fn from(why: NotProposed) -> ProposeError {
+        match why {
+            NotProposed::NoSpace => ProposeError::NoSpace,
+            NotProposed::TooMany => ProposeError::TooManyRequests,
+            // It is sent to another member; if there is none in time, the sweep says so.
+            NotProposed::NotLeader => ProposeError::NoLeader,
+        }
+    }
 }
 
 /// What a member says of itself.
@@ -190,6 +213,11 @@ impl Replica {
             crate::reached!("proposal refused by backlog");
             return Err(ProposeError::TooManyRequests);
         }
+        let grows = machine::growth(&request).is_some();
+        if grows && !shared.has_reserve() {
+            crate::reached!("proposal refused for lack of disk space");
+            return Err(ProposeError::NoSpace);
+        }
         let id = shared.ids.next();
         request.header.get_or_insert_default().id = id;
         if request.encoded_len() as u64 > shared.request_bytes_max {
@@ -197,8 +225,9 @@ impl Replica {
         }
         let data = bytes::Bytes::from(request.encode_to_vec());
         let now = shared.env.clock.now();
-        let answer = shared.waiters.wait(id, data.clone(), now, shared.request_timeout)?;
-        match shared.inbox.push(Input::Propose(Proposal { id, data, from: None })) {
+        let proposal = Proposal { id, data, grows, from: None };
+        let answer = shared.waiters.wait(proposal.clone(), now, shared.request_timeout)?;
+        match shared.inbox.push(Input::Propose(proposal)) {
             Ok(()) => {}
             Err(NotTaken::Full) => shared.waiters.answer(id, || Err(ProposeError::TooManyRequests)),
             Err(NotTaken::Closed) => shared.waiters.answer(id, || Err(ProposeError::Stopped)),
@@ -277,10 +306,37 @@ impl Replica {
         self.shared.all_ended().await;
     }
 
+    /// Whether log and store have space for more than deletes, compaction and cleaning.
+    pub fn has_reserve(&self) -> bool {
+        self.shared.has_reserve()
+    }
+
+    /// Why this member serves nobody any more, though its process runs: rot in its store (I6).
+    pub fn out_of_service(&self) -> Option<Arc<str>> {
+        self.shared.out_of_service.borrow().clone()
+    }
+
+    /// Completes when [`Replica::out_of_service`] has a reason.
+    pub fn taken_out(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut reason = self.shared.out_of_service.subscribe();
+        async move {
+            if reason.wait_for(Option::is_some).await.is_err() {
+                // The member is gone without one.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
     /// Completes with the reason when the member stopped by itself (disk failure, broken invariant).
+    /// A member that cannot go on because of rot is out of service instead: see
+    /// [`Replica::out_of_service`].
     pub async fn failed(&self) -> String {
         let mut failure = self.shared.failure.subscribe();
         match failure.wait_for(Option::is_some).await {
+            Ok(_) if self.shared.store.rot().borrow().is_some() => {
+                crate::reached!("apply met the rot");
+                std::future::pending().await
+            }
             Ok(failure) => failure.clone().expect("just waited for"),
             // Unreachable: the sender lives in self. Nothing failed, then.
             Err(_) => std::future::pending().await,
@@ -289,7 +345,7 @@ impl Replica {
 }
 
 /// Sees durations and counts; implemented by `api`'s metrics and by tests.
-pub trait Observer: Send + Sync + 'static {
+pub trait Observer: store::Meter {
     fn log_synced(&self, seconds: f64);
     fn store_committed(&self, seconds: f64);
     fn applied(&self, kind: &'static str, success: bool, seconds: f64);

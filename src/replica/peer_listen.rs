@@ -1,14 +1,15 @@
 //! The receiving side of peers: what arrives on the peers' listeners.
 //!
-//! Serves three kinds of connections: raft messages and forwarded requests; snapshots; and
-//! questions about the membership, which are answered from the first moment on, also by a member
+//! Serves four kinds of connections: raft messages and forwarded requests; snapshots; questions
+//! for a hash; and questions about the membership, which are answered from the first moment on, also by a member
 //! that is not started yet (so that members of a new cluster do not wait for each other). Every
 //! connection has a pulse, and there is a bound on how many there are (I10). **Never** lets into
 //! raft what another member than the greeted one says.
 
 use super::{
     frame::{self, FrameReader},
-    inbox::{Inbox, Input, NotTaken, Proposal},
+    inbox::{Inbox, Input, NotProposed, NotTaken, Proposal},
+    peer_hash,
     peer_hello::{self, PROTOCOL_VERSION},
     pulse::{Pulse, Pulses},
     raft_message::{self, Carrier},
@@ -19,7 +20,7 @@ use crate::{
     members::Members,
     store::Store,
 };
-use quorate_proto::quorate::v1::{Hello, MemberRecord, Membership, frame::Body, hello::Purpose};
+use quorate_proto::quorate::v1::{Forward, Hello, MemberRecord, Membership, frame::Body, hello::Purpose};
 use std::{
     io,
     net::SocketAddr,
@@ -142,6 +143,9 @@ impl Host {
                 pulse.allow(self.snapshot_beats_max);
                 snapshot_receive::receive(&mut reader, &mut writer, hello.from, &serving, pulse).await
             }
+            (Purpose::Hash, Some(serving)) => {
+                peer_hash::answer(&mut reader, &mut writer, &serving.store, &*self.env.clock, pulse).await
+            }
             (Purpose::Question, _) => frame::write(&mut writer, Body::Membership(membership(&members))).await,
             (_, None) => Err(invalid("refused above")),
         }
@@ -167,13 +171,14 @@ async fn messages<R: tokio::io::AsyncRead + Unpin>(
                 taken(serving.inbox.push(Input::Raft(message)))?;
             }
             Body::Forward(forward) => {
-                let proposal = Proposal { id: forward.request_id, data: forward.data, from: Some(from) };
+                let Forward { request_id: id, data, grows } = forward;
+                let proposal = Proposal { id, data, grows, from: Some(from) };
                 // Beyond the bound it is dropped: the client sees a timeout.
                 taken(serving.inbox.push(Input::Propose(proposal)))?;
             }
             Body::ForwardRefused(refused) => {
-                let retry = refused.reason == REFUSED_NOT_LEADER;
-                serving.inbox.push_always(Input::ForwardRefused { id: refused.request_id, retry });
+                let why = NotProposed::of(&refused.reason);
+                serving.inbox.push_always(Input::ForwardRefused { id: refused.request_id, why });
             }
             Body::Ping(number) => pong(writer, number).await?,
             _ => return Err(invalid("a frame that does not belong on this stream")),
@@ -181,10 +186,6 @@ async fn messages<R: tokio::io::AsyncRead + Unpin>(
     }
     Ok(())
 }
-
-/// Reasons in `ForwardRefused`.
-pub(super) const REFUSED_NOT_LEADER: &str = "ErrNotLeader";
-pub(super) const REFUSED_TOO_MANY: &str = "ErrGRPCRequestTooManyRequests";
 
 fn taken(pushed: Result<(), NotTaken>) -> io::Result<()> {
     match pushed {

@@ -5,7 +5,7 @@
 //! it broke is given back: it was certainly not proposed. While there is no connection the last few
 //! raft messages are kept, so that a fresh one begins with news.
 
-use super::inbox::{Proposal, message_bytes};
+use super::inbox::{NotProposed, Proposal, message_bytes};
 use quorate_proto::quorate::v1::{Forward, ForwardRefused, frame::Body};
 use raft::eraftpb::Message;
 use std::{
@@ -25,7 +25,7 @@ const BATCH_BYTES: usize = 1 << 20;
 pub(super) enum Outgoing {
     Raft(Message),
     Forward(Proposal),
-    Refused { id: u64, reason: &'static str },
+    Refused { id: u64, why: NotProposed },
     Ping(u64),
 }
 
@@ -42,10 +42,11 @@ impl Outgoing {
         match self {
             Outgoing::Raft(message) => Body::Raft(super::raft_message::to_wire(&message)),
             Outgoing::Forward(proposal) => {
-                Body::Forward(Forward { request_id: proposal.id, data: proposal.data })
+                let Proposal { id, data, grows, .. } = proposal;
+                Body::Forward(Forward { request_id: id, data, grows })
             }
-            Outgoing::Refused { id, reason } => {
-                Body::ForwardRefused(ForwardRefused { request_id: id, reason: reason.to_owned() })
+            Outgoing::Refused { id, why } => {
+                Body::ForwardRefused(ForwardRefused { request_id: id, reason: why.word().to_owned() })
             }
             Outgoing::Ping(number) => Body::Ping(number),
         }
@@ -158,7 +159,7 @@ mod tests {
     use futures::FutureExt;
 
     fn forward(id: u64) -> Outgoing {
-        Outgoing::Forward(Proposal { id, data: Bytes::from_static(b"data"), from: None })
+        Outgoing::Forward(Proposal { id, data: Bytes::from_static(b"data"), grows: false, from: None })
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! **Never** decides who is a member: it is told.
 
 use super::{
-    inbox::{Inbox, Input, Proposal},
+    inbox::{Inbox, Input, NotProposed, Proposal},
     peer_dial::Link,
     peer_queue::Outgoing,
     pulse::Pulses,
@@ -164,16 +164,16 @@ impl PeerSet {
     }
 
     /// Queues a request for the leader; `false` if it certainly did not go out.
-    pub fn forward(&self, leader: u64, id: u64, data: bytes::Bytes) -> bool {
-        let proposal = Proposal { id, data, from: None };
+    pub fn forward(&self, leader: u64, proposal: Proposal) -> bool {
+        assert!(proposal.from.is_none(), "a request is forwarded once");
         self.link(leader).is_some_and(|link| link.queue.push(Outgoing::Forward(proposal)))
     }
 
     /// Tells a peer that its request was certainly not proposed. Lost if there is no connection:
     /// then the request times out there.
-    pub fn refuse(&self, peer: u64, id: u64, reason: &'static str) {
+    pub fn refuse(&self, peer: u64, id: u64, why: NotProposed) {
         if let Some(link) = self.link(peer) {
-            let _ = link.queue.push(Outgoing::Refused { id, reason });
+            let _ = link.queue.push(Outgoing::Refused { id, why });
         }
     }
 
@@ -193,7 +193,7 @@ impl PeerSet {
     /// A connection broke: its unwritten forwards go back to be tried again.
     pub fn broke(&self, peer: u64, unwritten: Vec<Proposal>) {
         for proposal in unwritten {
-            self.inbox.push_always(Input::ForwardRefused { id: proposal.id, retry: true });
+            self.inbox.push_always(Input::ForwardRefused { id: proposal.id, why: NotProposed::NotLeader });
         }
         self.inbox.push_always(Input::Unreachable(peer));
     }

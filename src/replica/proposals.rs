@@ -43,7 +43,8 @@ mod tests {
 
     #[test]
     fn what_waits_for_a_leader_is_bounded() {
-        let proposal = |bytes| Proposal { id: 1, data: Bytes::from(vec![0; bytes]), from: None };
+        let proposal =
+            |bytes| Proposal { id: 1, data: Bytes::from(vec![0; bytes]), grows: false, from: None };
         let mut parked = Parked::default();
         for _ in 0..PARKED_ITEMS_MAX {
             parked.push(proposal(1)).unwrap();

@@ -4,9 +4,7 @@
 //! there is none; it is refused only when it was certainly not proposed.
 
 use super::{
-    ProposeError,
-    inbox::{Input, Proposal},
-    peer_listen::{REFUSED_NOT_LEADER, REFUSED_TOO_MANY},
+    inbox::{Input, NotProposed, Proposal},
     raft_loop::{Offer, RaftLoop, UNSYNCED_BYTES_MAX},
     shared::BEHIND_MAX,
 };
@@ -31,7 +29,7 @@ impl RaftLoop {
     pub(super) fn take(&mut self, input: Input) -> Result<(), String> {
         match input {
             Input::Propose(proposal) => self.propose(proposal),
-            Input::ForwardRefused { id, retry } => self.forward_refused(id, retry),
+            Input::ForwardRefused { id, why } => self.forward_refused(id, why),
             Input::Read(read) => self.reads.ask(read),
             Input::Raft(message) => self.step(message),
             Input::Snapshot { .. } => unreachable!("taken by the turn itself, which may wait"),
@@ -70,9 +68,9 @@ impl RaftLoop {
         match input {
             Input::Propose(proposal) => match proposal.from {
                 None => self.park(proposal),
-                Some(peer) => self.parts.peers.refuse(peer, proposal.id, REFUSED_NOT_LEADER),
+                Some(peer) => self.parts.peers.refuse(peer, proposal.id, NotProposed::NotLeader),
             },
-            Input::ForwardRefused { id, retry } => self.forward_refused(id, retry),
+            Input::ForwardRefused { id, why } => self.forward_refused(id, why),
             Input::Read(read) => self.reads.ask(read),
             Input::Snapshot { answer, .. } => {
                 crate::reached!("snapshot while another is installed");
@@ -131,19 +129,23 @@ impl RaftLoop {
         if log.committed.saturating_sub(log.applied) > BEHIND_MAX || self.unsynced_bytes > UNSYNCED_BYTES_MAX
         {
             crate::reached!("proposal refused by backlog");
-            return self.refuse(proposal, REFUSED_TOO_MANY);
+            return self.refuse(proposal, NotProposed::TooMany);
         }
         if proposal.data.len() as u64 > self.parts.shared.request_bytes_max {
-            return self.refuse(proposal, REFUSED_TOO_MANY);
+            return self.refuse(proposal, NotProposed::TooMany);
         }
         if self.is_leader() {
+            if proposal.grows && !self.parts.shared.has_reserve() {
+                crate::reached!("proposal refused for lack of disk space");
+                return self.refuse(proposal, NotProposed::NoSpace);
+            }
             self.batch_bytes += proposal.data.len();
             self.batch.push(proposal);
             return;
         }
         match (self.leader(), proposal.from) {
             // It was sent here as to the leader; its member finds the right one.
-            (_, Some(_)) => self.refuse(proposal, REFUSED_NOT_LEADER),
+            (_, Some(_)) => self.refuse(proposal, NotProposed::NotLeader),
             (INVALID_ID, None) => self.park(proposal),
             (leader, None) => self.forward(leader, proposal),
         }
@@ -154,36 +156,34 @@ impl RaftLoop {
         if !waiters.mark_sent(proposal.id) {
             return;
         }
-        if self.parts.peers.forward(leader, proposal.id, proposal.data.clone()) {
+        if self.parts.peers.forward(leader, proposal.clone()) {
             crate::reached!("forwarded proposal");
         } else if waiters.mark_unsent(proposal.id).is_some() {
             self.park(proposal);
         }
     }
 
-    fn forward_refused(&mut self, id: u64, retry: bool) {
+    fn forward_refused(&mut self, id: u64, why: NotProposed) {
         let waiters = self.parts.shared.waiters.clone();
-        if retry {
-            if let Some(data) = waiters.mark_unsent(id) {
-                crate::reached!("forwarded proposal comes back");
-                self.park(Proposal { id, data, from: None });
-            }
-        } else {
-            waiters.answer(id, || Err(ProposeError::TooManyRequests));
+        if why != NotProposed::NotLeader {
+            waiters.answer(id, || Err(why.into()));
+        } else if let Some(proposal) = waiters.mark_unsent(id) {
+            crate::reached!("forwarded proposal comes back");
+            self.park(proposal);
         }
     }
 
     fn park(&mut self, proposal: Proposal) {
         if let Err(proposal) = self.parked.push(proposal) {
-            self.refuse(proposal, REFUSED_TOO_MANY);
+            self.refuse(proposal, NotProposed::TooMany);
         }
     }
 
     /// Certainly not proposed.
-    fn refuse(&self, proposal: Proposal, reason: &'static str) {
+    fn refuse(&self, proposal: Proposal, why: NotProposed) {
         match proposal.from {
-            Some(peer) => self.parts.peers.refuse(peer, proposal.id, reason),
-            None => self.parts.shared.waiters.answer(proposal.id, || Err(ProposeError::TooManyRequests)),
+            Some(peer) => self.parts.peers.refuse(peer, proposal.id, why),
+            None => self.parts.shared.waiters.answer(proposal.id, || Err(why.into())),
         }
     }
 
@@ -270,10 +270,10 @@ impl RaftLoop {
                         self.park(proposal);
                     }
                 }
-                Some(_) if transferring => self.refuse(proposal, REFUSED_NOT_LEADER),
+                Some(_) if transferring => self.refuse(proposal, NotProposed::NotLeader),
                 _ => {
                     crate::reached!("proposal refused by backlog");
-                    self.refuse(proposal, REFUSED_TOO_MANY);
+                    self.refuse(proposal, NotProposed::TooMany);
                 }
             }
         }

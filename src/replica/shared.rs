@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     env::{Env, disk::Lock},
+    log,
     store::Store,
 };
 use std::{
@@ -53,7 +54,9 @@ pub(super) struct Shared {
     pub cluster_id: u64,
     pub request_timeout: Duration,
     pub request_bytes_max: u64,
+    pub frame_bytes_max: u32,
     pub store: Store,
+    pub log_space: log::Space,
     pub waiters: Arc<Waiters>,
     pub ids: RequestIds,
     pub inbox: Arc<Inbox>,
@@ -63,6 +66,8 @@ pub(super) struct Shared {
     pub leader: watch::Sender<u64>,
     pub stopping: AtomicBool,
     pub failure: watch::Sender<Option<String>>,
+    /// Why this member serves nobody any more, though it runs.
+    pub out_of_service: watch::Sender<Option<Arc<str>>>,
     pub ended: watch::Sender<u8>,
     /// Held until the last part has ended.
     pub lock: Mutex<Option<Box<dyn Lock>>>,
@@ -105,6 +110,11 @@ impl Shared {
     pub fn is_behind(&self) -> bool {
         let commit = self.published.commit.load(Ordering::Relaxed);
         commit.saturating_sub(self.store.applied().0) > BEHIND_MAX
+    }
+
+    /// Whether what grows the store may enter: log and store hold what deletes and cleaning need.
+    pub fn has_reserve(&self) -> bool {
+        self.store.has_reserve() && self.log_space.has_reserve()
     }
 
     pub fn status(&self) -> Status {

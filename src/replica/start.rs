@@ -17,7 +17,7 @@ use super::{
     persistence::Persistence,
     pulse::Pulses,
     raft_loop::{Parts, RaftLoop},
-    raft_message,
+    raft_message, rot,
     shared::{Part, Published, Shared, request_timeout},
     snapshot_receive::Receiving,
     snapshot_send::SnapshotDesk,
@@ -118,8 +118,13 @@ async fn start_behind(
     };
     let first_known = known.as_members();
 
-    let (store, mut applier, mut position) =
-        Store::open(&env, dir.join("store"), options.store.clone(), first_known.clone()).await?;
+    let opened = Store::open(&env, dir.join("store"), options.store.clone(), first_known.clone()).await;
+    let (store, mut applier, mut position) = match opened {
+        Ok(opened) => opened,
+        Err(error) => return Err(rot::in_the_way(disk, dir, error).await),
+    };
+    rot::look_again(disk, dir, &store).await?;
+    store.observe(metrics.clone());
     let conf_state = raft_message::conf_state_from_wire(&position.conf_state);
     let mark = (position.index, position.term);
     let (log, writer, opened) =
@@ -133,7 +138,9 @@ async fn start_behind(
         cluster_id,
         request_timeout: request_timeout(options.election_timeout),
         request_bytes_max: options.max_request_bytes,
+        frame_bytes_max: options.frame_bytes_max,
         store: store.clone(),
+        log_space: log.space(),
         waiters: Arc::new(Waiters::default()),
         ids: RequestIds::new(member_id, &env.rng),
         inbox: inbox.clone(),
@@ -142,6 +149,7 @@ async fn start_behind(
         leader: watch::Sender::new(0),
         stopping: AtomicBool::new(false),
         failure: watch::Sender::new(None),
+        out_of_service: watch::Sender::new(None),
         ended: watch::Sender::new(0),
         lock: Mutex::new(Some(lock)),
         env: env.clone(),
@@ -226,5 +234,7 @@ async fn start_behind(
         inbox,
         receiving: Arc::new(Receiving::new(env.clock.clone())),
     });
-    Ok(Replica { shared })
+    let replica = Replica { shared };
+    drop(task::spawn(rot::watch(replica.clone(), dir.clone(), 2 * options.election_timeout)));
+    Ok(replica)
 }

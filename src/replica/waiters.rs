@@ -11,7 +11,6 @@ use crate::{
     env::{Moment, Rng},
     machine::Reply,
 };
-use bytes::Bytes;
 use std::{
     collections::BTreeMap,
     sync::{
@@ -54,8 +53,8 @@ impl RequestIds {
 
 struct Waiting {
     reply: oneshot::Sender<Answer>,
-    /// Kept until the request was proposed here; a refused forward is sent again from it.
-    data: Bytes,
+    /// A refused forward is sent again from it.
+    proposal: Proposal,
     since: Moment,
     deadline: Moment,
     /// May be in some member's log.
@@ -85,8 +84,7 @@ impl Waiters {
     /// Registers a request before it is proposed.
     pub fn wait(
         &self,
-        id: u64,
-        data: Bytes,
+        proposal: Proposal,
         now: Moment,
         within: Duration,
     ) -> Result<oneshot::Receiver<Answer>, ProposeError> {
@@ -97,8 +95,9 @@ impl Waiters {
         if held.waiting.len() >= WAITING_MAX {
             return Err(ProposeError::TooManyRequests);
         }
+        let id = proposal.id;
         let (reply, answer) = oneshot::channel();
-        let waiting = Waiting { reply, data, since: now, deadline: now + within, sent: false };
+        let waiting = Waiting { reply, proposal, since: now, deadline: now + within, sent: false };
         let before = held.waiting.insert(id, waiting);
         assert!(before.is_none(), "request id {id:x} is used twice");
         self.count.store(held.waiting.len(), Ordering::Relaxed);
@@ -121,11 +120,11 @@ impl Waiters {
     }
 
     /// It was certainly not proposed after all; gives the request back for another try.
-    pub fn mark_unsent(&self, id: u64) -> Option<Bytes> {
+    pub fn mark_unsent(&self, id: u64) -> Option<Proposal> {
         let mut held = self.held();
         let waiting = held.waiting.get_mut(&id)?;
         waiting.sent = false;
-        Some(waiting.data.clone())
+        Some(waiting.proposal.clone())
     }
 
     pub fn is_waiting(&self, id: u64) -> bool {
@@ -221,6 +220,10 @@ mod tests {
 
     const WITHIN: Duration = Duration::from_secs(7);
 
+    fn proposal(id: u64, data: &'static [u8]) -> Proposal {
+        Proposal { id, data: bytes::Bytes::from_static(data), grows: true, from: None }
+    }
+
     fn at(seconds: u64) -> Moment {
         Moment(seconds * 1_000_000_000)
     }
@@ -239,7 +242,7 @@ mod tests {
     #[test]
     fn an_answer_reaches_its_waiter_once() {
         let waiters = Waiters::default();
-        let mut answer = waiters.wait(1, Bytes::new(), at(0), WITHIN).unwrap();
+        let mut answer = waiters.wait(proposal(1, b""), at(0), WITHIN).unwrap();
         waiters.answer(2, || unreachable!("nobody waits for 2"));
         waiters.answer(1, || Ok((Reply::Empty, 5)));
         waiters.answer(1, || unreachable!("answered already"));
@@ -252,7 +255,7 @@ mod tests {
     fn the_sweep_tells_what_is_certain() {
         let check = |sent: bool, leader: bool, lost: Option<u64>, expected: ProposeError| {
             let waiters = Waiters::default();
-            let mut answer = waiters.wait(1, Bytes::new(), at(10), WITHIN).unwrap();
+            let mut answer = waiters.wait(proposal(1, b""), at(10), WITHIN).unwrap();
             if sent {
                 assert!(waiters.mark_sent(1));
             }
@@ -274,20 +277,21 @@ mod tests {
     #[test]
     fn a_refused_forward_gives_its_request_back() {
         let waiters = Waiters::default();
-        let mut answer = waiters.wait(1, Bytes::from_static(b"request"), at(0), WITHIN).unwrap();
+        let mut answer = waiters.wait(proposal(1, b"request"), at(0), WITHIN).unwrap();
         assert!(waiters.mark_sent(1));
-        assert_eq!(waiters.mark_unsent(1).unwrap(), "request");
+        let back = waiters.mark_unsent(1).unwrap();
+        assert_eq!((back.id, &back.data[..], back.grows), (1, &b"request"[..], true));
         waiters.sweep(at(8), false);
         assert_eq!(answer.try_recv().unwrap().unwrap_err(), ProposeError::NoLeader);
-        assert_eq!(waiters.mark_unsent(1), None);
+        assert!(waiters.mark_unsent(1).is_none());
     }
 
     #[test]
     fn closing_ends_all_waiting() {
         let waiters = Waiters::default();
-        let mut answer = waiters.wait(1, Bytes::new(), at(0), WITHIN).unwrap();
+        let mut answer = waiters.wait(proposal(1, b""), at(0), WITHIN).unwrap();
         waiters.close();
         assert_eq!(answer.try_recv().unwrap().unwrap_err(), ProposeError::Stopped);
-        assert_eq!(waiters.wait(2, Bytes::new(), at(0), WITHIN).unwrap_err(), ProposeError::Stopped);
+        assert_eq!(waiters.wait(proposal(2, b""), at(0), WITHIN).unwrap_err(), ProposeError::Stopped);
     }
 }

@@ -4,6 +4,9 @@
 //! `settings.rs`. [`Config::verify`] finds what etcd finds before it touches
 //! disk or network, with etcd's texts. **Never** reads the environment.
 
+use super::compactor::Retention;
+use super::corruption::Checks;
+use super::features::Features;
 use super::urls::{Scheme, Url, join};
 use crate::env::net::HttpOptions;
 use std::{path::PathBuf, time::Duration};
@@ -50,6 +53,13 @@ pub struct Config {
     pub max_request_bytes: u64,
     /// 0 = the default of 2 GiB, negative = none.
     pub quota_backend_bytes: i64,
+    /// `None`: no automatic compaction.
+    pub auto_compaction: Option<Retention>,
+    /// Comparisons of the members' records.
+    pub checks: Checks,
+    pub features: Features,
+    /// The store is cleaned at start if that frees at least so many bytes; 0 = not.
+    pub bootstrap_defragment_bytes: u64,
     pub pre_vote: bool,
     /// Whether the JSON API is served under `/v3/`.
     pub grpc_gateway: bool,
@@ -61,6 +71,8 @@ pub struct Config {
     pub store: crate::store::Options,
 }
 
+/// Quotas above this are accepted with a warning.
+const QUOTA_BYTES_RECOMMENDED_MAX: i64 = 100 << 30;
 /// `--quota-backend-bytes` when it is 0.
 pub const QUOTA_BYTES_DEFAULT: i64 = 2 << 30;
 /// A peer frame holds a request of the largest allowed size, or a batch of smaller ones, and some overhead.
@@ -89,6 +101,10 @@ impl Default for Config {
             max_txn_ops: 128,
             max_request_bytes: 1_572_864,
             quota_backend_bytes: 0,
+            auto_compaction: None,
+            checks: Checks::default(),
+            features: Features::default(),
+            bootstrap_defragment_bytes: 0,
             pre_vote: true,
             grpc_gateway: true,
             cors: vec!["*".to_owned()],
@@ -127,6 +143,8 @@ pub enum ConfigError {
     ElectionShort { election_ms: u128, heartbeat_ms: u128 },
     #[error("--election-timeout[{0}ms] is too long, and should be set less than 50000ms")]
     ElectionLong(u128),
+    #[error("--compact-hash-check-time must be >0 (set to {0})")]
+    CompactHashCheckTime(String),
     #[error("--max-request-bytes must be between 1 and 1073741824 (set to {0})")]
     RequestBytes(u64),
 }
@@ -221,6 +239,12 @@ impl Config {
                 self.max_request_bytes
             ));
         }
+        if self.quota_backend_bytes > QUOTA_BYTES_RECOMMENDED_MAX {
+            said.push(format!(
+                "quota-backend-bytes {} exceeds the recommended {QUOTA_BYTES_RECOMMENDED_MAX}",
+                self.quota_backend_bytes
+            ));
+        }
         said
     }
 
@@ -271,5 +295,10 @@ mod tests {
         assert_eq!(config.initial_cluster(), "m1=http://localhost:2380");
         assert_eq!(config.quota_bytes(), 2_147_483_648);
         assert_eq!(config.proposal_timeout(), Duration::from_secs(7));
+        assert_eq!(config.warnings(), [] as [String; 0]);
+        let config = Config { quota_backend_bytes: 64 << 30, ..config };
+        assert_eq!(config.warnings(), [] as [String; 0], "etcd warns above 8 GiB");
+        let config = Config { quota_backend_bytes: (100 << 30) + 1, ..config };
+        assert_eq!(config.warnings().len(), 1);
     }
 }

@@ -1,7 +1,8 @@
 //! What `--help` and `--version` print, and the words after a command line
 //! that does not parse. All of it follows from the table of flags.
 
-use super::flags::{FLAGS, GATES, IGNORED, Kind, Use};
+use super::features::GATES;
+use super::flags::{FLAGS, IGNORED, Kind, Use};
 use std::fmt::Write;
 
 /// How to call the program; on stderr.
@@ -38,7 +39,8 @@ pub fn flag_list() -> String {
         writeln!(out, "  --{} '{}'\n    {}{note}.", flag.name, flag.default, capital(flag.meaning))
             .expect("a String takes everything");
         if flag.kind == Kind::Gates {
-            writeln!(out, "    Features: {}.", GATES.join(", ")).expect("a String takes everything");
+            let names: Vec<&str> = GATES.iter().map(|gate| gate.name).collect();
+            writeln!(out, "    Features: {}.", names.join(", ")).expect("a String takes everything");
         }
     }
     writeln!(out, "\nAccepted and ignored, as switches: {}.", IGNORED.join(", "))

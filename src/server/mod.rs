@@ -6,8 +6,11 @@
 //! details: requests are `api`'s, replication is `replica`'s.
 
 pub mod command_line;
+mod compactor;
 pub mod config;
+mod corruption;
 mod data_dir;
+pub mod features;
 pub mod flags;
 pub mod help;
 mod initial_cluster;
@@ -20,6 +23,8 @@ mod stop;
 pub mod urls;
 pub mod values;
 
+pub use compactor::Retention;
 pub use config::{ClusterState, Config, ConfigError};
+pub use corruption::Checks;
 pub use start::{Server, StartError, start};
 pub use urls::Url;

@@ -116,6 +116,12 @@ fn say(notice: &Notice) {
         Notice::Deprecated(name) => {
             tracing::warn!("--{name} is deprecated and has no effect");
         }
+        Notice::Feature(name) => {
+            tracing::warn!(
+                feature = *name,
+                "this feature is known but not served yet; switching it has no effect"
+            );
+        }
         Notice::Later(name) => {
             tracing::warn!(flag = *name, "this flag is known but not served yet; it has no effect");
         }

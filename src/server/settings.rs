@@ -6,11 +6,14 @@
 //! **Never** reads the real environment itself: it is handed in.
 
 use super::command_line::CommandLine;
+use super::compactor::Retention;
 use super::config::{ClusterState, Config, ConfigError};
+use super::corruption::Checks;
+use super::features::Features;
 use super::flags::{self, FLAGS, Flag, Use};
 use super::logging;
 use super::urls::Url;
-use super::values::Value;
+use super::values::{Value, duration_text};
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 /// Settings that were given, by flag.
@@ -24,9 +27,14 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     UnknownVariable(String),
-    SpecialVariable { key: String, value: String },
+    SpecialVariable {
+        key: String,
+        value: String,
+    },
     Deprecated(&'static str),
     Later(&'static str),
+    /// A feature that was switched and means nothing here yet.
+    Feature(&'static str),
 }
 
 /// Why settings make no member; exit code 1.
@@ -48,6 +56,8 @@ pub enum SettingsError {
     Logger(String),
     #[error("unknown auto-compaction-mode {0:?}")]
     CompactionMode(String),
+    #[error("{0}")]
+    Retention(String),
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
@@ -112,6 +122,8 @@ impl Settings {
                 self.notices.push(Notice::Later(flag.name));
             }
         }
+        let features = Features::parse(&self.text("feature-gates")).expect("the value was parsed before");
+        self.notices.extend(features.unserved().map(Notice::Feature));
     }
 
     /// Whether a flag asks for something else than its default.
@@ -191,25 +203,51 @@ impl Settings {
                 return Err(SettingsError::Refused(flag.name));
             }
         }
-        let config = self.build();
+        let config = self.build()?;
         config.verify_binding()?;
         if self.given.contains_key("listen-client-urls") && !self.given.contains_key("advertise-client-urls")
         {
             return Err(ConfigError::AdvertiseMissing.into());
         }
-        let mode = self.text("auto-compaction-mode");
-        if !["periodic", "revision", ""].contains(&mode.as_str()) {
-            return Err(SettingsError::CompactionMode(mode));
-        }
         config.verify()?;
         Ok(config)
     }
 
-    fn build(&self) -> Config {
+    /// `None`: no automatic compaction.
+    fn auto_compaction(&self) -> Result<Option<Retention>, SettingsError> {
+        let mode = self.text("auto-compaction-mode");
+        if !["periodic", "revision", ""].contains(&mode.as_str()) {
+            return Err(SettingsError::CompactionMode(mode));
+        }
+        Retention::parse(&mode, &self.text("auto-compaction-retention")).map_err(SettingsError::Retention)
+    }
+
+    fn checks(&self, features: &Features) -> Result<Checks, SettingsError> {
+        let compact_hash_interval = self.duration("compact-hash-check-time");
+        if compact_hash_interval.is_zero() {
+            let given = match self.value("compact-hash-check-time") {
+                Value::DurationNs(ns) if ns < 0 => format!("-{}", duration_text(ns.unsigned_abs())),
+                _ => duration_text(0),
+            };
+            return Err(ConfigError::CompactHashCheckTime(given).into());
+        }
+        Ok(Checks {
+            at_start: features.is_on("InitialCorruptCheck"),
+            interval: self.duration("corrupt-check-time"),
+            compact_hash_interval: if features.is_on("CompactHashCheck") {
+                compact_hash_interval
+            } else {
+                Duration::ZERO
+            },
+        })
+    }
+
+    fn build(&self) -> Result<Config, SettingsError> {
+        let features = Features::parse(&self.text("feature-gates")).expect("the value was parsed before");
         let or_default = |number: u64, default: u64| if number == 0 { default } else { number };
         let defaults = Config::default();
         let keepalive_interval = self.duration("grpc-keepalive-interval");
-        Config {
+        Ok(Config {
             name: self.text("name"),
             data_dir: PathBuf::from(self.text("data-dir")),
             listen_peer_urls: self.urls("listen-peer-urls"),
@@ -236,6 +274,17 @@ impl Settings {
                 Value::Int(bytes) => bytes,
                 other => unreachable!("--quota-backend-bytes is a number in the table, not {other:?}"),
             },
+            auto_compaction: self.auto_compaction()?,
+            checks: self.checks(&features)?,
+            features,
+            bootstrap_defragment_bytes: self
+                .number("bootstrap-defrag-threshold-megabytes")
+                .saturating_mul(1 << 20),
+            store: crate::store::Options {
+                cache_bytes: self.number("backend-cache-bytes"),
+                scrub_interval: self.duration("scrub-interval"),
+                ..defaults.store
+            },
             pre_vote: self.switch("pre-vote"),
             grpc_gateway: self.switch("enable-grpc-gateway"),
             cors: match self.text("cors").as_str() {
@@ -250,7 +299,7 @@ impl Settings {
                 ..defaults.http
             },
             ..defaults
-        }
+        })
     }
 }
 
@@ -279,6 +328,27 @@ mod tests {
         assert_eq!(config.heartbeat_interval, Duration::from_millis(50));
         assert_eq!((config.max_txn_ops, config.snapshot_count, config.pre_vote), (2, 10_000, false));
         assert_eq!(config.http.keepalive_interval, None);
+        let args = [
+            "--auto-compaction-mode=revision",
+            "--auto-compaction-retention=7",
+            "--corrupt-check-time=1m",
+            "--feature-gates=InitialCorruptCheck=true",
+            "--bootstrap-defrag-threshold-megabytes=3",
+            "--backend-cache-bytes=5",
+            "--scrub-interval=1h",
+        ];
+        let config = gather(&args, &[]).unwrap().config().unwrap();
+        assert_eq!(config.auto_compaction, Some(Retention::Revisions(7)));
+        let checks = Checks {
+            at_start: true,
+            interval: Duration::from_secs(60),
+            compact_hash_interval: Duration::ZERO,
+        };
+        assert_eq!(config.checks, checks);
+        assert_eq!((config.bootstrap_defragment_bytes, config.store.cache_bytes), (3 << 20, 5));
+        assert_eq!(config.store.scrub_interval, Duration::from_secs(3600));
+        let config = gather(&["--feature-gates=CompactHashCheck=true"], &[]).unwrap().config().unwrap();
+        assert_eq!(config.checks.compact_hash_interval, Duration::from_secs(60));
         let args = ["--cors=http://a:1, http://b:2", "--enable-grpc-gateway=false"];
         let config = gather(&args, &[]).unwrap().config().unwrap();
         assert_eq!(
@@ -328,6 +398,12 @@ mod tests {
             "--election-timeout[100ms] should be at least as 5 times as --heartbeat-interval[100ms]",
         );
         check(&["--auto-compaction-mode=x"], &[], "unknown auto-compaction-mode \"x\"");
+        check(
+            &["--auto-compaction-retention=x"],
+            &[],
+            "error parsing auto-compaction-retention: invalid duration \"x\"",
+        );
+        check(&["--compact-hash-check-time=0"], &[], "--compact-hash-check-time must be >0 (set to 0s)");
     }
 
     #[test]
@@ -352,6 +428,8 @@ mod tests {
         let notices = |args: &[&str], variables: &[(&str, &str)]| gather(args, variables).unwrap().notices;
         assert_eq!(notices(&["--metrics=basic", "--max-learners=1"], &[]), []);
         assert_eq!(notices(&["--metrics=extensive"], &[]), [Notice::Later("metrics")]);
+        let gates = ["--feature-gates=CompactHashCheck=true,PriorityRequest=true"];
+        assert_eq!(notices(&gates, &[]), [Notice::Feature("PriorityRequest")]);
         assert_eq!(notices(&["--max-snapshots=5"], &[]), [Notice::Deprecated("max-snapshots")]);
         let odd =
             [("ETCD_FOO", "x"), ("ETCD_VERSION", "true"), ("ETCD_UNSUPPORTED_ARCH", "z"), ("HOME", "/")];

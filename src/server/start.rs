@@ -8,6 +8,7 @@
 //! lines run in simulation.
 
 use super::config::{ClusterState, Config, ConfigError};
+use super::corruption;
 use super::data_dir::{self, DataDirError, Found, MEMBER};
 use super::initial_cluster::{InitialCluster, InitialClusterError};
 use super::logging::{list, plain};
@@ -43,6 +44,9 @@ pub enum StartError {
     Tls { flags: &'static str, kind: &'static str, url: Url },
     #[error(transparent)]
     Replica(#[from] replica::StartError),
+    /// The initial corruption check; see `corruption.rs`.
+    #[error("found data inconsistency with peers: {0}")]
+    Corrupt(String),
 }
 
 impl StartError {
@@ -57,6 +61,8 @@ impl StartError {
             StartError::Listen { peer: true, .. } => "cannot listen for peers",
             StartError::Listen { peer: false, .. } => "cannot listen for clients",
             StartError::Tls { .. } => "TLS is not served yet",
+            StartError::Corrupt(_) => "the initial corruption check failed",
+            StartError::Replica(replica::StartError::Rot(_)) => "there is rot in the store",
             StartError::Replica(replica::StartError::Locked(_)) => {
                 "the data directory is in use by another process"
             }
@@ -132,12 +138,6 @@ pub async fn start(config: Config, env: Env) -> Result<Server, StartError> {
     let clients = listen(&config.listen_client_urls, false).await?;
     let identity = identity(&config, found).await?;
     log_settings(&config, found);
-    if config.quota_bytes() >= 0 {
-        tracing::warn!(
-            "quota-size-bytes" = config.quota_bytes(),
-            "the backend quota is shown in Status and not enforced yet"
-        );
-    }
 
     let metrics = Arc::new(api::Metrics::default());
     let options = replica_options(&config);
@@ -155,12 +155,31 @@ pub async fn start(config: Config, env: Env) -> Result<Server, StartError> {
         tracing::info!(address = url.authority(), "serving peer traffic");
     }
 
+    if config.checks.at_start
+        && let Err(error) = corruption::at_start(&replica, config.proposal_timeout()).await
+    {
+        replica.stop().await;
+        return Err(error);
+    }
+
     let config = Arc::new(config);
     let (stopping, stop) = watch::channel(false);
     let (ready_sender, ready) = watch::channel(false);
     let (drained_sender, drained) = watch::channel(false);
     let member = Member { config: config.clone(), env: env.clone(), replica: replica.clone(), stop };
     drop(task::spawn(member.clone().decide_cluster_version()));
+    if let Some(retention) = config.auto_compaction {
+        drop(task::spawn(member.clone().compact_by_itself(retention)));
+    }
+    if !config.checks.interval.is_zero() {
+        drop(task::spawn(member.clone().compare_now_and_then(config.checks.interval)));
+    }
+    if !config.checks.compact_hash_interval.is_zero() {
+        drop(task::spawn(member.clone().compare_compactions(config.checks.compact_hash_interval)));
+    }
+    if config.bootstrap_defragment_bytes > 0 {
+        drop(task::spawn(member.clone().clean_at_start(config.bootstrap_defragment_bytes)));
+    }
     drop(task::spawn(async move {
         member.serve(clients, metrics, ready_sender).await;
         drop(drained_sender);
@@ -178,11 +197,11 @@ pub async fn start(config: Config, env: Env) -> Result<Server, StartError> {
 
 /// What the background tasks share.
 #[derive(Clone)]
-struct Member {
-    config: Arc<Config>,
-    env: Env,
-    replica: Replica,
-    stop: watch::Receiver<bool>,
+pub(super) struct Member {
+    pub config: Arc<Config>,
+    pub env: Env,
+    pub replica: Replica,
+    pub stop: watch::Receiver<bool>,
 }
 
 impl Member {
@@ -225,6 +244,27 @@ impl Member {
             // A panic in a handler has ended the process already.
             drop(one.await);
         }
+    }
+
+    /// Cleans the store if that frees `bytes` or more. Everything else goes on meanwhile.
+    async fn clean_at_start(self, bytes: u64) {
+        let (size, in_use) = self.replica.store().sizes();
+        let free = size.saturating_sub(in_use);
+        if free < bytes {
+            tracing::info!(
+                "current-db-size-bytes" = size,
+                "current-db-size-in-use-bytes" = in_use,
+                "threshold-bytes" = bytes,
+                "skipping defragmentation at start: it would free less than the threshold"
+            );
+            return;
+        }
+        self.replica.store().defragment().await;
+        tracing::info!(
+            "db-size-bytes-before" = size,
+            "db-size-bytes" = self.replica.store().sizes().0,
+            "defragmented at start"
+        );
     }
 
     /// Writes this member's name and client URLs to the log, until it is done.
@@ -416,6 +456,7 @@ fn api_settings(config: &Config) -> api::Settings {
         request_timeout: config.proposal_timeout(),
         gateway: config.grpc_gateway,
         cors: config.cors.clone(),
+        features: config.features.list().map(|(gate, on)| (gate.name, gate.stage.as_str(), on)).collect(),
     }
 }
 

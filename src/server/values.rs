@@ -3,7 +3,8 @@
 //! underscores, durations such as `1m30s`, booleans such as `T`.
 //! Owns the error texts of bad values. **Never** knows a flag's meaning.
 
-use super::flags::{GATES, Kind};
+use super::features::Features;
+use super::flags::Kind;
 use super::urls::{Url, parse_list};
 
 /// A parsed value.
@@ -36,7 +37,7 @@ impl Value {
                 &["write-only", "write-only-skip-check", "write-only-drop-data", "gone"],
                 &format!("invalid value {text:?}"),
             ),
-            Kind::Gates => parse_gates(text).map(|()| Value::Text(text.to_owned())),
+            Kind::Gates => Features::parse(text).map(|_| Value::Text(text.to_owned())),
         }
     }
 }
@@ -48,7 +49,7 @@ fn one_of(text: &str, allowed: &[&str], complaint: &str) -> Result<Value, String
     if allowed.contains(&text) { Ok(Value::Text(text.to_owned())) } else { Err(complaint.to_owned()) }
 }
 
-fn parse_bool(text: &str) -> Option<bool> {
+pub(super) fn parse_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
@@ -169,24 +170,6 @@ fn parse_urls(text: &str) -> Result<Vec<Url>, String> {
 
 fn parse_origins(text: &str) -> Result<(), String> {
     if text.is_empty() || text == "*" { Ok(()) } else { parse_urls(text).map(|_| ()) }
-}
-
-fn parse_gates(text: &str) -> Result<(), String> {
-    for gate in text.split(',').map(str::trim).filter(|gate| !gate.is_empty()) {
-        let Some((name, on)) = gate.split_once('=') else {
-            return Err(format!("missing bool value for {gate}"));
-        };
-        let (name, on) = (name.trim(), on.trim());
-        if parse_bool(on).is_none() {
-            return Err(format!(
-                "invalid value of {name}={on}, err: strconv.ParseBool: parsing {on:?}: invalid syntax"
-            ));
-        }
-        if !GATES.contains(&name) {
-            return Err(format!("unrecognized feature gate: {name}"));
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -337,6 +337,7 @@ impl Checkpoint {
             }
             let keys = SliceHead::of(&slice.payload).map_or(0, |(head, _)| head.keys);
             let as_of = slice.as_of;
+            shared.tally.checkpoint_bytes.fetch_add(slice.payload.len() as u64, Ordering::Relaxed);
             let page = file.append(kind, Label { first: self.lineage, weight: keys }, slice.payload);
             if first {
                 self.round = page;

@@ -15,7 +15,7 @@ use super::writer::Chore;
 use super::{Error, Store, kind};
 use crate::env::{Moment, task};
 use crate::mvcc::{Merge, PAGE_BYTES, Place, Record, records};
-use crate::pagefile::{CommitNumber, Copy, Label, Page, PageNumber};
+use crate::pagefile::{self, CommitNumber, Copy, Label, Page, PageNumber};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -128,6 +128,12 @@ impl Cleaner {
                 Err(Stopped::NoSpace) => {
                     crate::reached!("no space to clean");
                     tracing::warn!("cleaning waits for disk space");
+                }
+                // The member leaves for it: see who watches the rot.
+                Err(Stopped::Failed(_)) if self.shared.rot.borrow().is_some() => return,
+                Err(Stopped::Failed(Error::PageFile(error @ pagefile::Error::Rot { .. }))) => {
+                    crate::reached!("a page was damaged when cleaned and well when read again");
+                    tracing::warn!(%error, "cleaning was given up: a page read as damaged, and well the second time");
                 }
                 Err(Stopped::Failed(error)) => return self.shared.fail("cannot clean the store", &error),
             }
@@ -290,6 +296,8 @@ impl Cleaner {
         if freed.is_some() {
             shared.ground().cache.forget(first..=PageNumber(end.0 - 1));
             shared.appended.fetch_add(size, Ordering::AcqRel);
+            shared.tally.cleanings.fetch_add(1, Ordering::Relaxed);
+            shared.tally.freed_bytes.fetch_add(freed.unwrap_or(0), Ordering::Relaxed);
             let after = census::take(&shared).await;
             let inside = |holding: &&Holding| holding.first >= first && holding.end <= end;
             for made in after.holdings.iter().filter(inside) {
@@ -350,13 +358,23 @@ struct Copying<'a> {
 
 impl Copying<'_> {
     async fn all(&mut self, first: PageNumber, end: PageNumber) -> Result<(), Stopped> {
-        let mut scan = self.shared.ground().reader.scan(first);
+        let ground = self.shared.ground();
+        let mut scan = ground.reader.scan(first);
         let mut began = self.shared.clock.now();
         let mut step = 0;
-        while let Some(page) = scan.next().await? {
-            if page.number >= end {
-                break;
-            }
+        let mut next = first;
+        loop {
+            let page = match scan.next().await {
+                Ok(Some(page)) if page.number < end => page,
+                Ok(_) => break,
+                Err(error @ pagefile::Error::Rot { .. }) => {
+                    // Read again, and told if it is damaged indeed.
+                    self.shared.read_page(&ground.reader, next).await?;
+                    return Err(error.into());
+                }
+                Err(error) => return Err(error.into()),
+            };
+            next = PageNumber(page.number.0 + u64::from(page.span) + 1);
             step += page.payload.len() as u64;
             match page.kind {
                 kind::RECORDS => self.take(page).await?,

@@ -94,14 +94,24 @@ async fn remove(shared: &Shared, ground: &Arc<Ground>, revision: i64) {
             return;
         }
     }
+    let begun = shared.clock.now();
     loop {
         let reached = {
             let _alone = shared.physical.lock().await;
+            let step = shared.clock.now();
             let mut state = shared.state_mut();
-            state.compact_step(STEP_KEYS).then(|| state.mvcc().physically_compacted())
+            let reached = state.compact_step(STEP_KEYS).then(|| state.mvcc().physically_compacted());
+            drop(state);
+            if let Some(meter) = shared.tally.meter() {
+                meter.compaction_paused(shared.clock.now().since(step).as_secs_f64());
+            }
+            reached
         };
         if let Some(reached) = reached {
             crate::reached!("compaction finished");
+            if let Some(meter) = shared.tally.meter() {
+                meter.compacted(shared.clock.now().since(begun).as_secs_f64());
+            }
             shared.compacted.raise(reached);
             shared.clean_more.notify_one();
             return;

@@ -8,6 +8,7 @@
 //! | `checkpoint` | the index on disk, slice by slice |
 //! | `compactor` | physical compaction, and the hash before each |
 //! | `census`, `cleaner`, `scrubber` | space given back; pages read to see that they are well |
+//! | `meter` | what is counted and timed for metrics |
 //! | `ground`, `cache`, `walk` | pages wherever they are |
 //! | `view`, `range`, `history`, `hash` | reads at a revision |
 //! | `snapshot` | the whole store for a peer |
@@ -38,6 +39,7 @@ mod gate;
 mod ground;
 mod hash;
 mod history;
+mod meter;
 mod offline;
 mod open;
 mod range;
@@ -52,6 +54,7 @@ mod writer;
 
 pub use applier::{Applier, CommitTicket};
 pub use history::History;
+pub use meter::{Figures, Meter};
 pub use scrubber::Rot;
 pub use snapshot::SnapshotReader;
 pub use view::View;
@@ -96,7 +99,7 @@ pub struct Options {
     pub clean_to_percent: u8,
     /// Between two looks at how much is dead.
     pub clean_interval: Duration,
-    /// One pass of the scrubber over every page.
+    /// One pass of the scrubber over every page; zero = none.
     pub scrub_interval: Duration,
     /// Bytes that all large replies together may hold while they are made.
     pub reply_bytes: u64,
@@ -226,6 +229,21 @@ impl Store {
     pub fn sizes(&self) -> (u64, u64) {
         let sizes = self.shared.sizes();
         (sizes.written, sizes.in_use.min(sizes.written))
+    }
+
+    /// The first of [`Store::sizes`].
+    pub fn db_bytes(&self) -> u64 {
+        self.shared.sizes().written
+    }
+
+    /// What the store counted of its own work.
+    pub fn figures(&self) -> Figures {
+        self.shared.tally.figures()
+    }
+
+    /// Who sees how long its work takes.
+    pub fn observe(&self, meter: Arc<dyn Meter>) {
+        self.shared.tally.observe(meter);
     }
 
     /// Live keys.

@@ -126,6 +126,28 @@ impl Store {
         }
     }
 
+    /// The first pairs of a range in key order, for a reply that is sent part by part: no count is
+    /// taken, which at an older revision walks the whole range. `more`: others follow.
+    pub async fn part(&self, request: &RangeRequest) -> Result<RangeResponse, ReadError> {
+        let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0);
+        let limit = limit.unwrap_or(usize::MAX - 1);
+        loop {
+            let view = self.view();
+            let at = view.inner().read_revision(request.revision)?;
+            let mut share = Share::of(self, 0).await?;
+            match gather(&view, request, at, limit + 1, request.keys_only, &mut share).await {
+                Ok(mut kvs) => {
+                    let more = kvs.len() > limit;
+                    kvs.truncate(limit);
+                    let header = pb::ResponseHeader { revision: view.revision(), ..Default::default() };
+                    return Ok(RangeResponse { header: Some(header), kvs, more, count: 0 });
+                }
+                Err(ReadError::Replaced) => crate::reached!("range begun again after an install"),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     /// A read-only txn (T17) on one consistent view; header revision set.
     pub async fn txn(&self, request: &pb::TxnRequest) -> Result<pb::TxnResponse, ReadError> {
         Ok(self.shared.read(|state, pages| state.txn(request, pages)).await??)

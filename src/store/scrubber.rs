@@ -4,10 +4,13 @@
 //! interval. **Promises** that damage is told only when it was read twice (I6).
 //! **Never** repairs: another member has the data.
 
+use super::Store;
+use super::ground::Ground;
 use super::shared::Shared;
-use crate::pagefile::{Error, PageFacts};
+use crate::pagefile::{Error, PageFacts, PageNumber};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Pages whose facts are taken at once.
@@ -18,17 +21,28 @@ const STEP_BYTES: u64 = 256 << 10;
 const STEPS_MIN: u64 = 16;
 
 /// A damaged page.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "rot in the store: {path}: the page at byte {position}, which holds pages {} to {}, is damaged: {what}",
+    first.0,
+    last.0
+)]
 pub struct Rot {
     pub path: PathBuf,
     /// Bytes from the start of the file.
     pub position: u64,
+    /// The page numbers that it stands for.
+    pub first: PageNumber,
+    pub last: PageNumber,
     pub what: &'static str,
 }
 
 pub async fn run(shared: Arc<Shared>) {
     let closed = shared.clone();
     let work = async {
+        if shared.options.scrub_interval.is_zero() {
+            std::future::pending::<()>().await;
+        }
         loop {
             pass(&shared).await;
         }
@@ -48,7 +62,7 @@ async fn pass(shared: &Shared) {
     let pause = pause.unwrap_or_default().max(Duration::from_millis(1));
     let step_bytes = (written / steps).max(1);
     let mut read = 0;
-    let mut at = crate::pagefile::PageNumber(0);
+    let mut at = PageNumber(0);
     shared.clock.sleep(pause).await;
     loop {
         let ground = shared.ground();
@@ -57,6 +71,7 @@ async fn pass(shared: &Shared) {
         at = super::census::behind(last);
         for page in &pages {
             look(shared, &ground, page).await;
+            shared.tally.scrubbed_bytes.fetch_add(u64::from(page.footprint), Ordering::Relaxed);
             read += u64::from(page.footprint);
             if read >= step_bytes {
                 read = 0;
@@ -64,15 +79,32 @@ async fn pass(shared: &Shared) {
             }
         }
     }
+    shared.tally.scrub_passes.fetch_add(1, Ordering::Relaxed);
     crate::reached!("scrubber's pass");
 }
 
+impl Store {
+    /// Reads the page that stands for a number from the disk and checks it, twice if it seems damaged. A
+    /// page that is gone is well.
+    ///
+    /// # Errors
+    /// What was found.
+    pub async fn verify(&self, number: PageNumber) -> Result<(), Rot> {
+        let ground = self.shared.ground();
+        let page = ground.reader.pages(number, 1).into_iter().find(|page| page.number <= number);
+        if let Some(page) = page {
+            look(&self.shared, &ground, &page).await;
+        }
+        self.shared.rot.borrow().clone().map_or(Ok(()), Err)
+    }
+}
+
 /// Reads one page from the disk, twice if it seems damaged.
-pub async fn look(shared: &Shared, ground: &super::ground::Ground, page: &PageFacts) {
+pub async fn look(shared: &Shared, ground: &Ground, page: &PageFacts) {
     for again in [false, true] {
         match ground.reader.verify(page.number).await {
-            Err(Error::Rot { path, position, what }) if again => {
-                shared.rotten(Rot { path, position, what });
+            Err(error @ Error::Rot { .. }) if again => {
+                shared.told_twice(&ground.reader, page.number, &error);
             }
             Err(Error::Rot { .. }) => {}
             Err(error @ Error::Io { .. }) => {

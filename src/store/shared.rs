@@ -4,6 +4,7 @@
 //! more than a few instructions: one bounded slice of work.
 
 use super::ground::{Fetched, Ground};
+use super::meter::Tally;
 use super::{Error, Options, Position, Rot, Sizes};
 use crate::env::Clock;
 use crate::machine::State;
@@ -89,6 +90,7 @@ pub struct Shared {
     pub failure: watch::Sender<Option<String>>,
     /// Turns true when the writer has ended: so do all other tasks.
     pub closed: watch::Sender<bool>,
+    pub tally: Tally,
     pub clock: Arc<dyn Clock>,
     pub options: Options,
 }
@@ -126,6 +128,7 @@ impl Shared {
             rot: watch::Sender::new(None),
             failure: watch::Sender::new(None),
             closed: watch::Sender::new(false),
+            tally: Tally::default(),
             clock,
             options,
         }
@@ -191,13 +194,24 @@ impl Shared {
         match reader.read(number).await {
             Err(pagefile::Error::Rot { .. }) => {
                 let again = reader.read(number).await;
-                if let Err(pagefile::Error::Rot { path, position, what }) = &again {
-                    self.rotten(Rot { path: path.clone(), position: *position, what });
+                if let Err(error) = &again {
+                    self.told_twice(reader, number, error);
                 }
                 again
             }
             read => read,
         }
+    }
+
+    /// Damage that was read twice is told.
+    pub fn told_twice(&self, reader: &PageReader, number: PageNumber, error: &pagefile::Error) {
+        let pagefile::Error::Rot { path, position, what } = error else { return };
+        // The page that was found bad may stand for more than the one number.
+        let covers = |page: &pagefile::PageFacts| page.number <= number;
+        let page = reader.pages(number, 1).into_iter().find(covers);
+        let (first, last) =
+            page.map_or((number, number), |page| (page.number, super::census::covered(&page)));
+        self.rotten(Rot { path: path.clone(), position: *position, first, last, what });
     }
 
     /// The member must not serve on.
@@ -209,7 +223,14 @@ impl Shared {
             first
         });
         if first {
-            tracing::error!(path = %rot.path.display(), position = rot.position, what = rot.what, "a page of the store is damaged");
+            tracing::error!(
+                path = %rot.path.display(),
+                position = rot.position,
+                first_page = rot.first.0,
+                last_page = rot.last.0,
+                what = rot.what,
+                "a page of the store is damaged"
+            );
         }
     }
 

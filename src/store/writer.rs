@@ -105,7 +105,10 @@ impl Writer {
 
     fn show_sizes(&self) {
         self.shared.set_written(self.file.size_written());
-        self.shared.set_reserve(self.file.has_reserve());
+        // What was just used is made again before the next turn: only then is it known to be missing.
+        if self.file.has_reserve() {
+            self.shared.set_reserve(true);
+        }
     }
 
     /// Makes the spare segment before a commit needs it.
@@ -191,6 +194,7 @@ impl Writer {
             tracing::warn!(%error, "no disk space for the store: its commits wait");
         }
         self.show_sizes();
+        self.shared.set_reserve(self.file.has_reserve());
         self.shared.clean_more.notify_one();
         let clock = self.shared.clock.clone();
         let retry = clock.sleep(self.shared.options.space_retry);
