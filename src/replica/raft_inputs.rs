@@ -18,9 +18,10 @@ use std::{cmp::Reverse, sync::atomic::Ordering, time::Duration};
 use tokio::sync::oneshot;
 
 /// While so many requests of this member wait, proposals are gathered: see [`RaftLoop::gathers`].
-const GATHER_WAITING_MIN: usize = 64;
+/// A simulated cluster has few clients, and gathers all the same.
+const GATHER_WAITING_MIN: usize = if cfg!(madsim) { 2 } else { 64 };
 /// Requests that wait for each millisecond of gathering.
-const GATHER_WAITING_PER_MS: u64 = 128;
+const GATHER_WAITING_PER_MS: u64 = if cfg!(madsim) { 1 } else { 128 };
 const GATHER_TIME_MAX: Duration = Duration::from_millis(4);
 /// A batch of this size goes at once.
 const GATHER_BYTES_MAX: usize = 256 << 10;
