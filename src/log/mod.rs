@@ -19,6 +19,8 @@
 //! rest as much as [`Options::cache_bytes`] allows. Tell [`Log::set_applied`],
 //! or nothing but compaction makes room.
 
+#[doc(hidden)]
+pub mod fuzz;
 mod places;
 mod record;
 mod storage;

@@ -1,6 +1,6 @@
 //! The log against a simple model, through kills and power losses.
 
-use super::writer::Turn;
+use super::writer::{Turn, Written};
 use super::*;
 use crate::env::{Moment, Rng};
 use crate::pagefile::test_disk::{Fate, TestDisk};
@@ -62,6 +62,11 @@ fn work(writer: &mut Writer) -> Result<Option<u64>, Error> {
             Turn::Idle | Turn::Over => return Ok(told),
         }
     }
+}
+
+/// What the writer's timer does.
+fn ring(log: &Log) {
+    log.shared.lock().rang = true;
 }
 
 fn entry(index: u64, term: u64, length: usize) -> Entry {
@@ -224,6 +229,91 @@ fn the_writer_ends_with_the_last_handle_and_leaves_a_mark() {
 }
 
 #[test]
+fn lack_of_space_delays_and_loses_nothing() {
+    for reset in [false, true] {
+        let disk = TestDisk::default();
+        let (log, mut writer, _) = open(&disk, &small(), (0, 0));
+        let mut ticket = 0;
+        let mut append = |log: &Log, index: u64| {
+            ticket += 1;
+            log.append(&[entry(index, 1, 300)], None, ticket);
+        };
+        append(&log, 1);
+        assert_eq!(work(&mut writer).unwrap(), Some(1));
+        assert!(log.has_reserve() && !log.is_stalled_by_space());
+        disk.fill(0);
+        let mut index = 1;
+        let durable = loop {
+            index += 1;
+            append(&log, index);
+            if work(&mut writer).unwrap().is_none() {
+                break index - 1;
+            }
+        };
+        assert!((8..60).contains(&durable), "the reserve took what the first segment did not: {durable}");
+        assert!(log.is_stalled_by_space() && !log.has_reserve());
+        // Nothing is tried before the timer rings, and then in vain: nothing is told.
+        let operations = disk.operations();
+        append(&log, index + 1);
+        assert_eq!(work(&mut writer).unwrap(), None);
+        assert_eq!(disk.operations(), operations);
+        ring(&log);
+        assert_eq!(work(&mut writer).unwrap(), None);
+        assert!(disk.operations() > operations && log.is_stalled_by_space());
+        // A kill now finds what was told.
+        let opened = open(&disk.killed(), &small(), (0, 0)).2;
+        assert_eq!(opened.last_index, durable);
+        if reset {
+            log.reset(40, 1, &hard_state(1, 0, 40), 100);
+            assert_eq!(work(&mut writer).unwrap(), None);
+        }
+        disk.set_capacity(None);
+        ring(&log);
+        let told = work(&mut writer).unwrap();
+        assert_eq!(told, Some(if reset { 100 } else { index + 1 }));
+        assert!(!log.is_stalled_by_space() && log.has_reserve());
+        let (again, _writer, opened) = open(
+            &disk.power_lost(|_| Fate::Lost),
+            &small(),
+            (0, 0).max((if reset { 40 } else { 0 }, u64::from(reset))),
+        );
+        if reset {
+            assert_eq!((opened.first_index, opened.last_index), (41, 40));
+        } else {
+            assert_eq!(
+                read(&again, 1, index + 2),
+                (1..index + 2).map(|i| entry(i, 1, 300)).collect::<Vec<_>>()
+            );
+        }
+    }
+}
+
+/// Compaction makes room where none was left.
+#[test]
+fn a_full_log_is_compacted_and_goes_on() {
+    let disk = TestDisk::default();
+    let (log, mut writer, _) = open(&disk, &small(), (0, 0));
+    for index in 1..=30 {
+        log.append(&[entry(index, 1, 300)], None, index);
+        work(&mut writer).unwrap();
+    }
+    disk.fill(0);
+    let mut index = 30;
+    while !log.is_stalled_by_space() {
+        index += 1;
+        log.append(&[entry(index, 1, 300)], None, index);
+        work(&mut writer).unwrap();
+        if index == 33 {
+            // While the reserve stands, there is room for what compaction writes.
+            log.set_commit(28);
+            log.compact(28);
+            assert_eq!(work(&mut writer).unwrap(), None);
+        }
+    }
+    assert!(index > 40, "the log went on in the room that came free: {index}");
+}
+
+#[test]
 fn damaged_pages_never_panic_the_replay() {
     let good = record::encode(
         (1..=3).map(|index| record::to_stored(&entry(index, 1, 20))).collect(),
@@ -324,7 +414,12 @@ fn any_life_is_remembered() {
                 let (mut ticket, mut held) = (0, None);
                 loop {
                     let durable_last = states[0].1.last().min(model.last());
-                    match rng.below(16) {
+                    match rng.below(18) {
+                        16 => disk.fill(rng.below(6000)),
+                        17 => {
+                            disk.set_capacity(None);
+                            ring(&log);
+                        }
                         0..6 => {
                             let low = commit.max(model.start.0) + 1;
                             let last = model.last();
@@ -347,13 +442,15 @@ fn any_life_is_remembered() {
                             log.append(&entries, Some(&hard_state(model.term, model.vote, commit)), ticket);
                             states.push((ticket, model.clone()));
                         }
-                        6..8 if held.is_none() => held = writer.take_batch(),
+                        6..8 if held.is_none() && !log.is_stalled_by_space() => held = writer.take_batch(),
                         6..11 => {
                             // A batch that was taken a while ago first; what came since may follow.
                             let told = match held.take() {
                                 Some(batch) => {
                                     let ticket = batch.ticket;
-                                    block_on(writer.write(batch)).map(|_| Some(ticket))
+                                    block_on(writer.write(batch)).map(|written| {
+                                        matches!(written, Written::Durable(_)).then_some(ticket)
+                                    })
                                 }
                                 None => work(&mut writer),
                             };
@@ -430,25 +527,57 @@ fn any_life_is_remembered() {
     }
 }
 
-/// The loop itself, with appends that arrive while it works.
+/// Rings as soon as it is set.
+#[cfg(not(madsim))]
+struct EagerClock;
+
+#[cfg(not(madsim))]
+impl Clock for EagerClock {
+    fn now(&self) -> Moment {
+        Moment(0)
+    }
+    fn wall(&self) -> Duration {
+        Duration::ZERO
+    }
+    fn sleep_until(&self, _at: Moment) -> BoxFuture<'static, ()> {
+        Box::pin(crate::env::task::yield_now())
+    }
+}
+
+/// The loop itself, with appends that arrive while it works, and a disk that
+/// is full for a while.
 #[cfg(not(madsim))]
 #[tokio::test]
 async fn the_running_writer_tells_every_ticket() {
     let disk = TestDisk::default();
-    let (log, writer, _) = open(&disk, &small(), (0, 0));
+    let env = Env { clock: Arc::new(EagerClock), ..env(&disk, &seeded(1)) };
+    let opening = Log::open(&env, "/data/log".into(), small(), (0, 0), ConfState::default());
+    let (log, writer, _) = opening.await.unwrap();
     let (told, mut tickets) = tokio::sync::mpsc::channel(100);
     let said = move |word| match word {
         Persisted::Upto(ticket) => told.try_send(ticket).unwrap(),
         Persisted::Failed(error) => panic!("{error}"),
     };
     let running = crate::env::task::spawn(writer.run(said, |seconds| assert!(seconds >= 0.0)));
-    for ticket in 1..=50 {
-        log.append(&[entry(ticket, 1, 50)], None, ticket);
-        if ticket % 7 == 0 {
+    while !log.has_reserve() {
+        crate::env::task::yield_now().await;
+    }
+    for ticket in 1..=100 {
+        log.append(&[entry(ticket, 1, 300)], None, ticket);
+        if ticket == 50 {
+            disk.fill(0);
+        }
+        if ticket % 7 == 0 && ticket < 50 {
             while tickets.recv().await.unwrap() < ticket {}
         }
     }
+    while !log.is_stalled_by_space() {
+        crate::env::task::yield_now().await;
+    }
+    disk.set_capacity(None);
+    while tickets.recv().await.unwrap() < 100 {}
+    assert!(!log.is_stalled_by_space());
     drop(log);
     running.await.unwrap();
-    assert_eq!(open(&disk.power_lost(|_| Fate::Lost), &small(), (0, 0)).2.last_index, 50);
+    assert_eq!(open(&disk.power_lost(|_| Fate::Lost), &small(), (0, 0)).2.last_index, 100);
 }

@@ -29,7 +29,7 @@ use super::{
     index::{Span, Version},
     page::Place,
     record::{Malformed, put_varint, take_slice, take_varint},
-    revisions::Revisions,
+    revisions::{Revisions, check_first},
 };
 use crate::pagefile::PageNumber;
 use bytes::Bytes;
@@ -143,28 +143,34 @@ impl<'a> SliceKeys<'a> {
         if count > self.rest.len() as u64 / 2 {
             return Err(Malformed("slice is cut off"));
         }
-        let mut records = Vec::with_capacity(count as usize);
+        let as_of = self.as_of;
         let (mut main, mut word) = (0_u64, 0_u64);
-        for _ in 0..count {
-            let step = |before: u64, rest: &mut &[u8]| -> Result<u64, Malformed> {
-                before
-                    .checked_add(take_varint(rest)?)
-                    .ok_or(Malformed("slice holds a number that is too large"))
-            };
-            main = step(main, &mut self.rest)?;
-            word = step(word, &mut self.rest)?;
+        let mut record = |rest: &mut &[u8]| -> Result<Version, Malformed> {
+            let too_large = Malformed("slice holds a number that is too large");
+            main = main.checked_add(take_varint(rest)?).ok_or(too_large)?;
+            word = word.checked_add(take_varint(rest)?).ok_or(too_large)?;
             let place = Place::from_word(word).ok_or(Malformed("record stands at no place"))?;
-            if main > i64::MAX as u64 || word >= self.as_of {
+            if main > i64::MAX as u64 || word >= as_of {
                 return Err(Malformed("slice knows a record of later"));
             }
-            records.push(Version { main, place });
-        }
-        let create = match (age, records.first()) {
-            (Some(age), Some(first)) => {
-                first.main.checked_sub(age).ok_or(Malformed("create revision is below zero"))?
-            }
-            _ => 0,
+            Ok(Version { main, place })
         };
+        let create = |first: Version| match age {
+            Some(age) => first.main.checked_sub(age).ok_or(Malformed("create revision is below zero")),
+            None => Ok(0),
+        };
+        if count == 1 {
+            // Most keys have one record: no list is made for it.
+            let first = record(&mut self.rest)?;
+            let create = create(first)?;
+            check_first(first, create, version).map_err(Malformed)?;
+            return Ok(Revisions::one(first, create, version));
+        }
+        let mut records = Vec::with_capacity(count as usize);
+        for _ in 0..count {
+            records.push(record(&mut self.rest)?);
+        }
+        let create = records.first().map_or(Ok(0), |first| create(*first))?;
         Revisions::stored(records, create, version).map_err(Malformed)
     }
 }

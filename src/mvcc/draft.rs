@@ -8,7 +8,7 @@ use super::{
     Error, Missing, Mvcc, Pages,
     index::Span,
     page::Place,
-    range::{Fact, PageReader, Source, header, plan},
+    range::{Fact, PageReader, Source, header, plan, plan_stored},
     record,
 };
 use bytes::Bytes;
@@ -167,16 +167,15 @@ impl<'a> Draft<'a> {
     /// A range as an op of a txn: at the draft's state, or at an older revision.
     pub fn range(&mut self, request: &pb::RangeRequest) -> Result<pb::RangeResponse, Error> {
         let revision = self.revision();
-        let plan = match request.revision {
+        let drafted = self.newest.as_ref().is_some_and(|newest| !newest.is_empty());
+        let at = match request.revision {
             // The draft's own writes are not part of any older revision.
-            asked if asked > 0 => {
-                let at = self.mvcc.view().read_revision(asked)? as u64;
-                let span = Span::new(&request.key, &request.range_end);
-                let found = span.into_iter().flat_map(|span| self.mvcc.index.scan(span, at));
-                let facts = found.map(|(key, found)| Fact::stored(key, found));
-                plan(self.mvcc, request, revision, facts, self.mvcc.known_count(span, at))
-            }
-            _ => {
+            asked if asked > 0 => Some(self.mvcc.view().read_revision(asked)? as u64),
+            _ => (!drafted).then_some(self.mvcc.revision),
+        };
+        let plan = match at {
+            Some(at) => plan_stored(self.mvcc, request, revision, at),
+            None => {
                 let span = Span::new(&request.key, &request.range_end);
                 let facts = span.map_or_else(Vec::new, |span| self.facts(span));
                 plan(self.mvcc, request, revision, facts.into_iter(), None)

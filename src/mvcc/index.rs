@@ -9,6 +9,7 @@
 //! **Never** looks at the records themselves.
 
 use super::{
+    keys::Keys,
     page::Place,
     revisions::{Revisions, check_first},
     tree::{self, Tree},
@@ -106,11 +107,7 @@ impl Index {
     }
 
     /// The live keys of a span in order.
-    pub fn scan<'a, 'k>(
-        &'a self,
-        span: Span<'k>,
-        revision: u64,
-    ) -> impl Iterator<Item = (&'a [u8], Found)> + use<'a, 'k> {
+    pub fn scan<'a, 'k>(&'a self, span: Span<'k>, revision: u64) -> impl Iterator<Item = (&'a [u8], Found)> {
         self.walk(span, revision).filter_map(|(key, found)| Some((key, found?)))
     }
 
@@ -183,6 +180,11 @@ impl Index {
                     Ok(()) => return Some(Revisions::one(record, create, version)),
                     Err(what) => result = Err(what),
                 },
+                Some(revisions)
+                    if record.main < revisions.newest().main || record.place <= revisions.newest().place =>
+                {
+                    result = Err("a key's records do not ascend");
+                }
                 Some(revisions) if !put && revisions.newest().place.tombstone() => {
                     result = Err("a stored tombstone follows a tombstone");
                 }
@@ -238,25 +240,9 @@ impl Index {
         Ok(stays)
     }
 
-    /// Takes all that a checkpoint knows of a key, as a compaction at `compacted` leaves it; the key
-    /// is not in the index. Calls `counted` for each place that the index points to now.
-    pub fn load_whole(
-        &mut self,
-        compacted: Option<u64>,
-        key: &[u8],
-        mut revisions: Revisions,
-        mut counted: impl FnMut(Place),
-    ) {
-        if let Some(compacted) = compacted
-            && revisions.compact(compacted, &mut Vec::new())
-        {
-            return;
-        }
-        revisions.records().iter().for_each(|record| counted(record.place));
-        self.keys.edit(key, |before| {
-            assert!(before.is_none(), "a key that a newer slice covers was taken out");
-            Some(revisions)
-        });
+    /// Takes all that a checkpoint knows of some keys in order, none of which is in the index.
+    pub fn load_run(&mut self, keys: &Keys, revisions: Vec<Revisions>) {
+        self.keys.insert_run(keys, revisions);
     }
 
     /// Whether no key of a range is in the index.
@@ -422,6 +408,30 @@ mod tests {
         check("pptpptp", 6, &[6, 7, 8]);
         check("pptpptp", 7, &[7, 8]);
         check("ptptp", 5, &[5, 6]);
+    }
+
+    #[test]
+    fn long_lives_are_the_same_however_they_are_kept() {
+        for pattern in ["p", "pt", "ppppt.", "pppppppppppppppppppppppppppppppppppppppt"] {
+            let life: String = pattern.chars().cycle().take(150).collect();
+            // What each revision shows, counted along.
+            let (mut create, mut version, mut shown) = (0, 0, Vec::new());
+            for (step, kind) in life.chars().enumerate() {
+                match kind {
+                    'p' if version == 0 => (create, version) = (step as u64 + 2, 1),
+                    'p' => version += 1,
+                    't' => version = 0,
+                    _ => {}
+                }
+                shown.push(if version == 0 { "-".to_owned() } else { format!("{create}/{version}") });
+            }
+            for compacted in [2, 20, 40, 41, 42, 80, 115, 118, 119, 120, 140, 151] {
+                let mut index = index(&life);
+                while !index.compact_step(compacted, 10, |_| ()) {}
+                let expected = shown[compacted as usize - 2..].join(" ");
+                assert_eq!(facts(&index, compacted, 151), expected, "{pattern} at {compacted}");
+            }
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::{
     Mvcc,
     checkpoint::{Coverage, SliceHead, SliceKeys},
     index::Version,
+    keys::Keys,
     page::{Head, records},
     record::{Fields, Record},
 };
@@ -54,15 +55,22 @@ impl Mvcc {
         }
         let compacted = u64::try_from(self.compacted).ok();
         let mut keys = SliceKeys::new(&head, rest);
-        while let Some((key, revisions)) = keys.next().map_err(|error| error.to_string())? {
+        let (mut run, mut values) = (Keys::default(), Vec::new());
+        while let Some((key, mut revisions)) = keys.next().map_err(|error| error.to_string())? {
             if key < &head.from[..] || head.to.as_ref().is_some_and(|to| key >= &to[..]) {
                 return Err("slice holds a key that is not in its range".to_owned());
             }
             if revisions.newest().main > self.revision {
                 return Err(format!("slice knows revision {}, the mark does not", revisions.newest().main));
             }
-            index.load_whole(compacted, key, revisions, |place| tail.count_loose(place.page()));
+            if compacted.is_some_and(|compacted| revisions.compact(compacted, &mut Vec::new())) {
+                continue;
+            }
+            revisions.records().iter().for_each(|record| tail.count_loose(record.place.page()));
+            run.insert(run.len(), key);
+            values.push(revisions);
         }
+        index.load_run(&run, values);
         Ok(())
     }
 

@@ -126,8 +126,9 @@ impl Merge {
         self.last.is_none()
     }
 
-    /// Whether all that survives of one more page (itself as written or merged) still goes in. It stays
-    /// together, so that no two merged pages stand for one page number; an empty page takes any.
+    /// Whether all that survives of one more page number (or of a whole page, as written or merged) still
+    /// goes in. It stays together, so that no two merged pages stand for one page number; an empty
+    /// page takes any.
     pub fn has_room(&self, survivors: &[(Place, Record<'_>)]) -> bool {
         let Some((last, _)) = survivors.last() else { return true };
         let each =

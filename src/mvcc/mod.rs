@@ -19,6 +19,7 @@
 //! | `check.rs` | checks that look only at a request |
 //! | `history.rs` | records in the order of revisions |
 //! | `hash.rs` | HashKV |
+//! | `fuzz.rs` | decoders for fuzzing |
 //!
 //! **Invariants.** A call either completes or names the pages it lacks with
 //! nothing changed. Reads at or above the compacted revision, hashes and
@@ -31,6 +32,8 @@ pub mod check;
 mod checkpoint;
 mod compaction;
 mod draft;
+#[doc(hidden)]
+pub mod fuzz;
 mod hash;
 mod history;
 mod index;

@@ -223,8 +223,10 @@ pub(super) fn plan<'a>(
     .iter()
     .any(|bound| *bound != 0);
     let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
-    // Without order and filter the limit cuts the key-ordered list before anything is sorted (R7).
-    let wanted = if order == SortOrder::None && !filtered { limit.saturating_add(1) } else { usize::MAX };
+    // Without order and filter the limit cuts the key-ordered list before anything is sorted (R7); sorted
+    // by ascending keys the list stays as it is.
+    let in_order = order == SortOrder::None || (order == SortOrder::Ascend && target == SortTarget::Key);
+    let wanted = if in_order && !filtered { limit.saturating_add(1) } else { usize::MAX };
 
     let mut chosen = Vec::new();
     for fact in facts {
@@ -261,6 +263,14 @@ pub(super) fn plan<'a>(
     plan
 }
 
+/// The same for what is stored, at a revision; the header tells `revision`.
+pub(super) fn plan_stored(mvcc: &Mvcc, request: &RangeRequest, revision: i64, at: u64) -> RangePlan {
+    let span = Span::new(&request.key, &request.range_end);
+    let found = span.into_iter().flat_map(|span| mvcc.index.scan(span, at));
+    let facts = found.map(|(key, found)| Fact::stored(key, found));
+    plan(mvcc, request, revision, facts, mvcc.known_count(span, at))
+}
+
 fn item(mvcc: &Mvcc, fact: &Fact<'_>, bare: bool) -> Item {
     match fact.source {
         _ if bare => Item::Ready(fact.bare()),
@@ -292,7 +302,7 @@ impl Mvcc {
     }
 
     /// The count of a range at a revision, if it need not be counted.
-    pub(super) fn known_count(&self, span: Option<Span<'_>>, at: u64) -> Option<u64> {
+    fn known_count(&self, span: Option<Span<'_>>, at: u64) -> Option<u64> {
         (at == self.revision).then(|| span.map_or(0, |span| self.index.count(span)))
     }
 
@@ -300,10 +310,7 @@ impl Mvcc {
     /// time with the limit, otherwise with the keys in the range.
     pub fn range_plan(&self, request: &RangeRequest) -> Result<RangePlan, Error> {
         let at = self.view().read_revision(request.revision)? as u64;
-        let span = Span::new(&request.key, &request.range_end);
-        let found = span.into_iter().flat_map(|span| self.index.scan(span, at));
-        let facts = found.map(|(key, found)| Fact::stored(key, found));
-        Ok(plan(self, request, self.revision(), facts, self.known_count(span, at)))
+        Ok(plan_stored(self, request, self.revision(), at))
     }
 
     /// Range (R1 to R12); the request has passed [`super::check::check_range`].

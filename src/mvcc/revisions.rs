@@ -41,11 +41,11 @@ impl Puts {
     }
 }
 
-/// Versions from here on are refused where they are read.
-const VERSION_END: u64 = 1 << 56;
+/// Versions from here on are refused where they are read; what is put after them still fits.
+const VERSION_END: u64 = 1 << 55;
 
 /// Records that lie in one buffer without room to grow.
-const FEW: usize = 16;
+const FEW: usize = 32;
 
 /// Oldest first. Several may share a main revision (a txn that deletes and then
 /// puts): the last of them is the key's state at that revision. `create` and
@@ -264,8 +264,8 @@ impl Generations {
             self.starts.push(start);
         }
         if self.records.len() == self.records.capacity() {
-            // An eighth more, not double: slack counts against the bytes a revision may cost.
-            self.records.reserve_exact(self.records.len() / 8 + 2);
+            // A sixteenth more, not double: slack counts against the bytes a revision may cost.
+            self.records.reserve_exact(self.records.len() / 16 + 1);
         }
         self.records.push(record);
     }

@@ -1,5 +1,6 @@
 //! The behaviours of Range, Put, DeleteRange, Txn, Compact and HashKV, as data.
 
+mod compaction;
 mod hash;
 mod model;
 mod range;

@@ -151,6 +151,26 @@ impl<V: Counts> Tree<V> {
         }
     }
 
+    /// Adds keys in order, none of which is there.
+    pub fn insert_run(&mut self, keys: &Keys, values: Vec<V>) {
+        assert_eq!(keys.len(), values.len(), "each key has a value");
+        let mut values = values.into_iter();
+        let mut at = 0;
+        while at < keys.len() {
+            // Most go behind the last one, as far as there is room in its leaf.
+            let (taken, _) = self.root.fill(None, keys, at, &mut values);
+            self.keys += taken;
+            at += taken;
+            if taken == 0 {
+                self.edit(keys.get(at), |before| {
+                    assert!(before.is_none(), "the key is not there");
+                    values.next()
+                });
+                at += 1;
+            }
+        }
+    }
+
     pub fn remove(&mut self, key: &[u8]) -> Option<V> {
         let value = self.root.remove(key)?;
         self.keys -= 1;
@@ -239,6 +259,28 @@ impl<V: Counts> Child<V> {
             self.count -= right.count;
         }
         edited
+    }
+
+    /// Adds keys from position `at` on to the leaf of the first one while they are behind all of its keys
+    /// and below `to`; returns how many, and how many of them count.
+    fn fill(
+        &mut self,
+        to: Option<&[u8]>,
+        keys: &Keys,
+        at: usize,
+        values: &mut std::vec::IntoIter<V>,
+    ) -> (usize, u64) {
+        let (taken, count) = match &mut self.node {
+            Node::Leaf(leaf) => leaf.fill(to, keys, at, values),
+            Node::Branch(branch) => {
+                let child = branch.child_of(keys.get(at));
+                let to =
+                    if child < branch.separators.len() { Some(branch.separators.get(child)) } else { to };
+                branch.children[child].fill(to, keys, at, values)
+            }
+        };
+        self.count += count;
+        (taken, count)
     }
 
     fn remove(&mut self, key: &[u8]) -> Option<V> {
@@ -334,9 +376,7 @@ impl<V: Counts> Leaf<V> {
         };
         let Some(value) = edit(None) else { return Edited { change: 0, inserted: false, split: None } };
         let change = i64::from(value.counts());
-        let full = self.values.len() == WIDTH
-            || (!self.values.is_empty() && self.keys.bytes() + key.len() > LEAF_KEY_BYTES);
-        if !full {
+        if !self.is_full(key) {
             self.insert(at, key, value);
             return Edited { change, inserted: true, split: None };
         }
@@ -353,6 +393,36 @@ impl<V: Counts> Leaf<V> {
         let left = self.keys.last().expect("both parts of a split leaf have keys");
         let separator = separator(left, right.keys.get(0)).to_vec();
         Edited { change, inserted: true, split: Some((separator, Child::leaf(right))) }
+    }
+
+    fn is_full(&self, key: &[u8]) -> bool {
+        self.values.len() == WIDTH
+            || (!self.values.is_empty() && self.keys.bytes() + key.len() > LEAF_KEY_BYTES)
+    }
+
+    /// See [`Child::fill`].
+    fn fill(
+        &mut self,
+        to: Option<&[u8]>,
+        keys: &Keys,
+        at: usize,
+        values: &mut std::vec::IntoIter<V>,
+    ) -> (usize, u64) {
+        if self.keys.last().is_some_and(|last| last >= keys.get(at)) {
+            return (0, 0);
+        }
+        let (mut taken, mut count) = (0, 0);
+        while at + taken < keys.len() {
+            let key = keys.get(at + taken);
+            if self.is_full(key) || to.is_some_and(|to| key >= to) {
+                break;
+            }
+            let value = values.next().expect("each key has a value");
+            count += u64::from(value.counts());
+            self.insert(self.values.len(), key, value);
+            taken += 1;
+        }
+        (taken, count)
     }
 
     fn insert(&mut self, at: usize, key: &[u8], value: V) {

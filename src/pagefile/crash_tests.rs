@@ -7,7 +7,9 @@
 //! the open takes nothing away. (That nothing is overwritten, the disk asserts.)
 
 use super::test_disk::{Fate, Point, SECTOR, TestDisk};
-use super::tests::{Found, History, commit, label, open, open_with, options, pages, payload, sync, try_open};
+use super::tests::{
+    Commit, Found, History, commit, label, open, open_with, options, pages, payload, sync, try_open,
+};
 use super::*;
 use crate::env::Rng;
 use futures::executor::block_on;
@@ -232,7 +234,7 @@ fn every_flipped_byte_and_every_cut() {
 /// The number of a commit that did not return.
 const UNTOLD: u64 = 0;
 
-fn same(told: &(u64, Vec<(u64, u8, Vec<u8>)>), found: &(u64, Vec<(u64, u8, Vec<u8>)>)) -> bool {
+fn same(told: &Commit, found: &Commit) -> bool {
     told.1 == found.1 && (told.0 == found.0 || told.0 == UNTOLD)
 }
 
@@ -298,7 +300,7 @@ fn possible(found: &History, told: &Told, dropped: u64) -> bool {
         return commits[..promised].iter().all(|(_, pages)| gone(pages));
     };
     // A replacement goes through several segments, of which the first may be dropped.
-    let ends = |(number, pages): &(u64, Vec<(u64, u8, Vec<u8>)>)| {
+    let ends = |(number, pages): &Commit| {
         let cut = pages.len().saturating_sub(first.1.len());
         same(&(*number, pages[cut..].to_vec()), first) && gone(&pages[..cut])
     };

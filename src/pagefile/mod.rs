@@ -125,6 +125,8 @@
 mod copying;
 mod directory;
 mod file;
+#[doc(hidden)]
+pub mod fuzz;
 mod header;
 mod manifest;
 mod opening;
@@ -134,7 +136,13 @@ mod segment;
 mod writing;
 
 #[cfg(test)]
+mod copy_crash_tests;
+#[cfg(test)]
+mod copy_tests;
+#[cfg(test)]
 mod crash_tests;
+#[cfg(test)]
+mod damage_tests;
 #[cfg(test)]
 pub(crate) mod test_disk;
 #[cfg(test)]

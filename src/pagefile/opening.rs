@@ -170,8 +170,9 @@ async fn recover_all(disk: &dyn Disk, dir: &Path, manifest: &Manifest) -> Result
             return Err(Error::Rot { path, position, what: "the segment does not follow the one before" });
         }
         let open = matches!(listed.extent, Extent::Open(_));
-        let behind = found.segment.end_page() <= manifest.next_page;
-        if !open && !(behind && found.last_commit < manifest.next_commit) {
+        let ahead =
+            found.segment.end_page() > manifest.next_page || found.last_commit >= manifest.next_commit;
+        if ahead && !open {
             let (path, position) = (dir.join(manifest::NAME), 0);
             return Err(Error::Rot { path, position, what: "a sealed segment goes on behind the manifest" });
         }

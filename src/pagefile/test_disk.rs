@@ -68,6 +68,9 @@ struct World {
     next: u64,
     capacity: Option<u64>,
     operations: u64,
+    allocations: u64,
+    /// Allocations with these numbers find no space.
+    full: std::ops::Range<u64>,
     /// The operation with this number, and all later ones, fail: the process died.
     dies_at: Option<u64>,
     sync_fails: bool,
@@ -127,6 +130,7 @@ impl TestDisk {
         world.dies_at = None;
         world.sync_fails = false;
         world.capacity = None;
+        world.full = 0..0;
         TestDisk(Arc::new(Mutex::new(world)))
     }
 
@@ -198,6 +202,23 @@ impl TestDisk {
 
     pub(crate) fn set_capacity(&self, bytes: Option<u64>) {
         self.world().capacity = bytes;
+    }
+
+    /// No more than `more` bytes are left from now on.
+    pub(crate) fn fill(&self, more: u64) {
+        let mut world = self.world();
+        let used: usize = world.names.values().map(|file| world.inodes[file].data.len()).sum();
+        world.capacity = Some(used as u64 + more);
+    }
+
+    /// Allocations asked for so far.
+    pub(crate) fn allocations(&self) -> u64 {
+        self.world().allocations
+    }
+
+    /// These allocations (counted from 1) will find no space.
+    pub(crate) fn full_at(&self, allocations: std::ops::Range<u64>) {
+        self.world().full = allocations;
     }
 
     pub(crate) fn files(&self) -> Vec<PathBuf> {
@@ -355,6 +376,10 @@ impl File for TestFile {
     fn preallocate(&self, size: u64) -> Io<()> {
         self.with(|world, file| {
             world.operate()?;
+            world.allocations += 1;
+            if world.full.contains(&world.allocations) {
+                return Err(ErrorKind::StorageFull.into());
+            }
             let used: usize = world.names.values().map(|file| world.inodes[file].data.len()).sum();
             if world.capacity.is_some_and(|capacity| used as u64 + size > capacity) {
                 return Err(ErrorKind::StorageFull.into());

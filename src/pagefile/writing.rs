@@ -112,7 +112,7 @@ impl PageFile {
             None => self.make_segment(size, pages).await?,
         };
         self.poisoned = true;
-        if self.current.as_ref().is_some_and(|current| current.directory.is_none()) {
+        if self.current.as_ref().is_some_and(|old| old.pages > 0 && old.directory.is_none()) {
             self.write_directory();
         }
         self.sync_current().await?;
@@ -126,13 +126,15 @@ impl PageFile {
             );
             listed.extent = Extent::Sealed(old.at);
             listed.directory = old.directory;
+            if old.pages == 0 {
+                // It was made for pages that turned out too large for it.
+                manifest.segments.pop();
+            }
         }
         let (first_page, first_commit) = (self.next_page, self.next_commit);
         let extent = Extent::Open(fresh.size);
         manifest.segments.push(Listed { id: fresh.id, first_page, first_commit, extent, directory: None });
         manifest.synced = self.synced;
-        // Shortened only once the manifest that seals it stands.
-        let sealed = self.current.as_ref().map(|old| (old.id, old.file.clone(), old.at));
         self.poisoned = false;
         if let Err(error) = self.put_manifest(manifest).await {
             if !self.poisoned {
@@ -147,18 +149,35 @@ impl PageFile {
         if was_spare {
             reached!("segment rolled into the spare");
         }
-        if let Some(old) = &self.current {
+        if let Some(old) = self.current.take() {
+            self.retire(old);
+        }
+        self.take_current(fresh, Vec::new());
+        self.clear_away().await;
+        Ok(())
+    }
+
+    /// What was the current segment is sealed, by a manifest that stands; or
+    /// gone, if it held no page.
+    fn retire(&mut self, old: Current) {
+        self.cushion.take_if(|(id, ..)| *id == old.id);
+        let empty = {
             let mut index = self.index.lock();
             let segment = index.last_mut().expect("the current segment is the last");
             assert_eq!(segment.id, old.id, "the current segment is the last");
             (segment.sealed, segment.directory) = (true, old.directory);
-            drop(index);
-            self.cushion.take_if(|(id, ..)| *id == old.id);
+            if old.pages == 0 { index.pop() } else { None }
+        };
+        match empty {
+            Some(empty) => {
+                reached!("segment without pages given up");
+                self.doomed.push(empty.path);
+            }
+            None => {
+                self.untrimmed.push((old.id, old.file, old.at));
+                self.trim();
+            }
         }
-        self.untrimmed.extend(sealed);
-        self.trim();
-        self.take_current(fresh, Vec::new());
-        Ok(())
     }
 
     /// Puts `manifest` in place and then clears away what it made void.

@@ -318,8 +318,16 @@ impl Checkpoint {
             }) {
                 break;
             }
-            if commits.changed().await.is_err() {
+            if shared.starved.load(Ordering::Acquire) {
+                // The cleaner, which may find space, must not wait for these.
+                crate::reached!("slices given up for lack of space");
                 return false;
+            }
+            let again = shared.clock.sleep(shared.options.space_retry);
+            tokio::select! {
+                biased;
+                changed = commits.changed() => if changed.is_err() { return false },
+                () = again => {}
             }
         }
         let file = self.file.as_mut().expect("the caller opened it");

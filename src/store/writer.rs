@@ -11,9 +11,10 @@ use super::checkpoint::Checkpoint;
 use super::ground::Ground;
 use super::shared::{Committed, Shared, gate_value};
 use super::{Error, Position, kind};
+use crate::env::task;
 use crate::machine::State;
 use crate::mvcc::Head;
-use crate::pagefile::{self, Copied, Copy, Label, Page, PageFile, PageNumber};
+use crate::pagefile::{self, Copied, Copy, Label, Page, PageFile, PageNumber, Reserve};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -60,6 +61,10 @@ pub struct Writer {
     /// Given up by an install, whose page numbers are others.
     pub checkpoint: Arc<tokio::sync::Mutex<Checkpoint>>,
     pub chores: mpsc::Receiver<Chore>,
+    /// The spare segment, made aside.
+    pub reserve: Option<oneshot::Receiver<Result<Reserve, pagefile::Error>>>,
+    /// It found no space: tried again after a while.
+    pub is_resting: bool,
 }
 
 impl Writer {
@@ -73,18 +78,20 @@ impl Writer {
 
     /// One piece of work; an error was answered with already.
     async fn turn(&mut self, jobs: &mut mpsc::Receiver<Job>) -> Result<bool, ()> {
-        if !self.file.has_reserve() {
-            self.prepare().await?;
-        }
+        self.make_reserve();
+        let reserve = until_made(&mut self.reserve);
         let clock = self.shared.clock.clone();
+        // What found no space is tried again.
+        let (stands, retry_after) = (self.file.has_reserve(), self.shared.options.space_retry);
         let retry = async {
-            match self.shared.has_reserve() {
+            match stands {
                 true => std::future::pending().await,
-                false => clock.sleep(self.shared.options.space_retry).await,
+                false => clock.sleep(retry_after).await,
             }
         };
         tokio::select! {
             biased;
+            made = reserve => self.keep_reserve(made)?,
             job = jobs.recv() => match job {
                 Some(job) => self.job(job).await?,
                 None => return Ok(false),
@@ -97,7 +104,7 @@ impl Writer {
                     None => return Ok(false),
                 },
             },
-            () = retry => {}
+            () = retry => self.is_resting = false,
         }
         self.show_sizes();
         Ok(true)
@@ -111,18 +118,34 @@ impl Writer {
         }
     }
 
-    /// Makes the spare segment before a commit needs it.
-    async fn prepare(&mut self) -> Result<(), ()> {
-        match self.file.prepare().await {
-            Err(error) if !error.is_no_space() => {
-                self.shared.fail("cannot make a segment of the store", &error.into());
-                Err(())
-            }
-            _ => {
-                self.shared.set_reserve(self.file.has_reserve());
-                Ok(())
-            }
+    /// Begins to make the spare segment, aside, before a commit needs it.
+    fn make_reserve(&mut self) {
+        if self.reserve.is_some() || self.is_resting {
+            return;
         }
+        let Some(making) = self.file.make_reserve() else { return };
+        let (made, reserve) = oneshot::channel();
+        drop(task::spawn(async move {
+            // A writer that has ended wants it no more; then its file goes.
+            let _ = made.send(making.await);
+        }));
+        self.reserve = Some(reserve);
+    }
+
+    fn keep_reserve(&mut self, made: Made) -> Result<(), ()> {
+        self.reserve = None;
+        match made {
+            Ok(Ok(reserve)) => self.file.keep_reserve(reserve),
+            Ok(Err(error)) if error.is_no_space() => self.is_resting = true,
+            Ok(Err(error)) => {
+                self.shared.fail("cannot make a segment of the store", &error.into());
+                return Err(());
+            }
+            // The runtime ends.
+            Err(_) => return Err(()),
+        }
+        self.shared.set_reserve(self.file.has_reserve());
+        Ok(())
     }
 
     async fn job(&mut self, job: Job) -> Result<(), ()> {
@@ -198,19 +221,20 @@ impl Writer {
         self.shared.clean_more.notify_one();
         let clock = self.shared.clock.clone();
         let retry = clock.sleep(self.shared.options.space_retry);
+        let chores = &mut self.chores;
         let chore = async {
-            match self.chores.recv().await {
+            match chores.recv().await {
                 Some(chore) => chore,
                 None => std::future::pending().await,
             }
         };
-        let chore = tokio::select! {
+        let reserve = until_made(&mut self.reserve);
+        tokio::select! {
             biased;
-            chore = chore => Some(chore),
-            () = retry => None,
-        };
-        if let Some(chore) = chore {
-            self.chore(chore).await.map_err(|()| Error::Closed)?;
+            // It may hold the very space that is lacking.
+            made = reserve => self.keep_reserve(made).map_err(|()| Error::Closed)?,
+            chore = chore => self.chore(chore).await.map_err(|()| Error::Closed)?,
+            () = retry => {}
         }
         Ok(!done.is_closed())
     }
@@ -276,6 +300,16 @@ impl Writer {
             }
             Chore::Seal { answer: to } => answer_or_go_on(to, self.file.seal().await),
         }
+    }
+}
+
+type Made = Result<Result<Reserve, pagefile::Error>, oneshot::error::RecvError>;
+
+/// Completes when the spare segment that is being made, if one is, is there or failed.
+async fn until_made(reserve: &mut Option<oneshot::Receiver<Result<Reserve, pagefile::Error>>>) -> Made {
+    match reserve {
+        Some(making) => making.await,
+        None => std::future::pending().await,
     }
 }
 

@@ -5,7 +5,7 @@ use proptest::{
     prelude::*,
     test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
 
 /// Counts when it is odd.
 impl Counts for u32 {
@@ -138,10 +138,16 @@ fn run(ops: &[Op]) {
                 }
             }
             Op::Run(key, count) => {
+                let (mut keys, mut values) = (Keys::default(), Vec::new());
                 for number in 0..*count {
                     let key = [&key[..key.len().min(4)], &number.to_be_bytes()].concat();
-                    put(&mut tree, &mut model, &key, u32::from(number));
+                    if let Entry::Vacant(free) = model.entry(key) {
+                        keys.insert(keys.len(), free.key());
+                        values.push(u32::from(number));
+                        free.insert(u32::from(number));
+                    }
                 }
+                tree.insert_run(&keys, values);
             }
             Op::RemoveRange(from, to) => {
                 let gone: Vec<Vec<u8>> = within(&model, from, to).map(|(key, _)| key.to_vec()).collect();

@@ -43,7 +43,10 @@ impl Clock for TestClock {
 }
 
 pub fn env(disk: &TestDisk) -> Env {
-    Env { disk: Arc::new(disk.clone()), clock: Arc::new(TestClock::default()), rng: Rng::from_seed([7; 32]) }
+    // Each life of a disk draws other segment ids.
+    let mut seed = [7; 32];
+    seed[..8].copy_from_slice(&disk.operations().to_le_bytes());
+    Env { disk: Arc::new(disk.clone()), clock: Arc::new(TestClock::default()), rng: Rng::from_seed(seed) }
 }
 
 /// Small, so that a short script fills many segments.
@@ -107,6 +110,11 @@ impl Bench {
         while shared.state().mvcc().compacting() {
             shared.state_mut().compact_step(64);
         }
+    }
+
+    /// Cleans as far as it goes.
+    pub async fn clean(&mut self) -> Result<(), Error> {
+        self.cleaner.defragment_now().await
     }
 
     pub async fn write_checkpoint(&self) -> Result<bool, Error> {

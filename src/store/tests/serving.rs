@@ -54,7 +54,7 @@ async fn cleaning_gives_space_back_and_changes_nothing() {
     let model = run(&mut bench, &ops).await;
     bench.compact().await;
     let before = bench.store.sizes();
-    bench.cleaner.defragment_now().await;
+    bench.clean().await.unwrap();
     bench.check(&model, "cleaned").await;
     let after = bench.store.sizes();
     assert!(after.0 * 3 < before.0, "{before:?} {after:?}");
@@ -72,7 +72,7 @@ async fn cleaning_gives_space_back_and_changes_nothing() {
     }
     bench.applier.commit().await.unwrap();
     bench.compact().await;
-    bench.cleaner.defragment_now().await;
+    bench.clean().await.unwrap();
     let model = Model::of(&ops);
     bench.check(&model, "emptied").await;
     assert!(bench.store.sizes().0 < 4096, "{:?}", bench.store.sizes());
@@ -92,7 +92,7 @@ async fn a_view_outlives_compaction_and_cleaning() {
     }
     bench.applier.commit().await.unwrap();
     bench.compact().await;
-    bench.cleaner.defragment_now().await;
+    bench.clean().await.unwrap();
     for at in 1..=view.revision() {
         let slice = view.slice(&[0], &[0], at, 500, false).await.unwrap();
         assert_eq!(slice.kvs, model.at(at).into_values().collect::<Vec<_>>(), "at {at}");
@@ -101,7 +101,7 @@ async fn a_view_outlives_compaction_and_cleaning() {
     }
     drop(view);
     bench.compact().await;
-    bench.cleaner.defragment_now().await;
+    bench.clean().await.unwrap();
     assert!(segments(&disk, super::bench::DIR).len() < 6);
     bench.check(&Model::of(&ops), "after the view").await;
 }
@@ -255,7 +255,7 @@ async fn a_peers_snapshot_takes_the_place_of_everything() {
     ops.push(Op::Compact(150));
     let model = run(&mut sender, &ops).await;
     sender.compact().await;
-    sender.cleaner.defragment_now().await;
+    sender.clean().await.unwrap();
     let mut receiver = Bench::open(&other).await.unwrap();
     run(&mut receiver, &[put(1, "other"), put(2, "other")]).await;
     while receiver.rounds().await == 0 {
@@ -269,7 +269,7 @@ async fn a_peers_snapshot_takes_the_place_of_everything() {
     sender.apply(&Op::Compact(202)).await.unwrap();
     sender.applier.commit().await.unwrap();
     sender.compact().await;
-    sender.cleaner.defragment_now().await;
+    sender.clean().await.unwrap();
     while let Some(page) = snapshot.next().await.unwrap() {
         pages.push(page);
     }
@@ -285,7 +285,7 @@ async fn a_peers_snapshot_takes_the_place_of_everything() {
     }
     receiver.applier.commit().await.unwrap();
     receiver.compact().await;
-    receiver.cleaner.defragment_now().await;
+    receiver.clean().await.unwrap();
     let model = Model::of(&ops);
     receiver.check(&model, "lived on").await;
     for without in [false, true] {
