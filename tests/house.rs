@@ -266,7 +266,8 @@ fn paths(bare: &str) -> Vec<(usize, Vec<String>)> {
     let mut inline = Vec::new();
     while at < tokens.len() {
         let (offset, token) = tokens[at];
-        if token == "use" {
+        // `use<'a>` is a bound, not an item.
+        if token == "use" && tokens.get(at + 1).is_some_and(|next| next.1 != "<") {
             let mut found = Vec::new();
             at = use_tree(&tokens, at + 1, &[], &mut found);
             for (path, name) in found {

@@ -187,20 +187,73 @@ async fn members_that_agree_raise_no_alarm() {
     assert_eq!(alarms(&client).await, []);
 }
 
+/// The file of a member's store that holds `text`, and where.
+fn find(cluster: &Cluster, member: usize, text: &[u8]) -> (PathBuf, usize) {
+    let store = cluster.root.join(format!("m{member}/member/store"));
+    let files = std::fs::read_dir(&store).unwrap().map(|entry| entry.unwrap().path());
+    files
+        .filter(|path| path.extension().is_some_and(|kind| kind == "seg"))
+        .find_map(|path| {
+            let bytes = std::fs::read(&path).unwrap();
+            let at = bytes.windows(text.len()).position(|window| window == text)?;
+            Some((path, at))
+        })
+        .expect("a segment holds what was put")
+}
+
+/// Writes another value into the store of a member that is stopped, under a checksum that fits: what no
+/// checksum can find. The offsets are those of the page format, `src/pagefile/mod.rs`.
+fn lie(cluster: &Cluster, member: usize, text: &[u8], other: &[u8]) {
+    assert_eq!(text.len(), other.len());
+    let (path, at) = find(cluster, member, text);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[at..at + other.len()].copy_from_slice(other);
+    let page =
+        (0..=at / 4096).rev().map(|page| page * 4096).find(|page| bytes[*page..].starts_with(b"QrtmPage"));
+    let page = page.expect("it lies in a page");
+    let length = u32::from_le_bytes(bytes[page + 12..page + 16].try_into().unwrap()) as usize;
+    let header = crc32c::crc32c(&bytes[page..page + 92]);
+    let checksum = crc32c::crc32c_append(header, &bytes[page + 96..page + 96 + length]);
+    bytes[page + 92..page + 96].copy_from_slice(&checksum.to_le_bytes());
+    std::fs::write(&path, &bytes).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_holds_something_else_is_named() {
+    let mut cluster = Cluster::with("corrupt", 3, &["--corrupt-check-time", "500ms"]);
+    for member in 0..3 {
+        cluster.ready(member).await;
+    }
+    let all = cluster.connect(&[0, 1, 2]);
+    all.put(put("key", "this is the truth")).await.unwrap();
+    let liar = all.status(&cluster.client[2]).await.unwrap().header.unwrap().member_id;
+    // Applied there, so that its store holds it when it stops.
+    cluster.connect(&[2]).range(get("key")).await.unwrap();
+    assert_eq!(cluster.terminate(2).signal(), Some(15));
+    lie(&cluster, 2, b"this is the truth", b"this is otherwise");
+
+    // It is refused where members are compared before they serve ...
+    cluster.flags = vec!["--feature-gates".to_owned(), "InitialCorruptCheck=true".to_owned()];
+    cluster.start(2);
+    assert_eq!(cluster.ended(2).code(), Some(1));
+    assert!(cluster.log(2).contains("found data inconsistency with peers"), "{}", cluster.log(2));
+    // ... and found by the leader where they are not.
+    cluster.flags = vec!["--corrupt-check-time".to_owned(), "500ms".to_owned()];
+    cluster.start(2);
+    cluster.ready(2).await;
+    until("the alarm", async || !alarms(&all).await.is_empty()).await;
+    assert_eq!(alarms(&all).await, [pb::AlarmMember { member_id: liar, alarm: 2 }]);
+    let refused = all.put(put("key", "1")).await.unwrap_err();
+    assert_eq!(refused.status.message(), "etcdserver: corrupt cluster");
+    all.range(get("key")).await.unwrap();
+}
+
 /// Flips a bit of a page of the store of a member, somewhere in the middle of what was written; gives
 /// the file and the place.
 fn rot(cluster: &Cluster, member: usize) -> (PathBuf, u64) {
-    let store = cluster.root.join(format!("m{member}/member/store"));
-    let segment = std::fs::read_dir(&store)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|kind| kind == "seg"))
-        .find(|path| std::fs::read(path).unwrap().windows(8).any(|bytes| bytes == b"rotten-0"))
-        .expect("a segment holds what was put");
-    let bytes = std::fs::read(&segment).unwrap();
-    let at = bytes.windows(9).position(|bytes| bytes == b"rotten-50").unwrap() as u64;
-    flip(&segment, at);
-    (segment, at)
+    let (segment, at) = find(cluster, member, b"rotten-50");
+    flip(&segment, at as u64);
+    (segment, at as u64)
 }
 
 fn flip(path: &Path, at: u64) {

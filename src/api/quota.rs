@@ -10,22 +10,19 @@
 use super::{Backend, Settings, errors::Error, service::Api};
 use futures::{
     FutureExt,
-    future::{BoxFuture, Shared},
+    future::{BoxFuture, Shared, WeakShared},
 };
 use quorate_proto::etcdserverpb::{AlarmRequest, AlarmType, InternalRaftRequest, alarm_request::AlarmAction};
 use std::sync::Mutex;
 use tonic::Status;
 
+type Cleaning = BoxFuture<'static, ()>;
+
 /// The cleaning that is under way for the quota's sake, shared by all who wait for it.
 #[derive(Default)]
 pub(super) struct Quota {
-    cleaning: Mutex<Option<Shared<BoxFuture<'static, ()>>>>,
-}
-
-impl Quota {
-    fn cleaning(&self) -> std::sync::MutexGuard<'_, Option<Shared<BoxFuture<'static, ()>>>> {
-        self.cleaning.lock().expect("no panic while the cleaning is locked")
-    }
+    /// Kept alive by those who wait: it holds the API, which holds this.
+    cleaning: Mutex<Option<WeakShared<Cleaning>>>,
 }
 
 /// Whether `growth` more bytes stay below the quota in force.
@@ -80,16 +77,15 @@ impl<B: Backend> Api<B> {
     }
 
     /// The cleaning under way, or a new one. Whoever waits drives it; the store cleans on if nobody does.
-    fn join_cleaning(&self, growth: u64) -> Shared<BoxFuture<'static, ()>> {
-        let mut cleaning = self.quota.cleaning();
-        match &*cleaning {
-            Some(running) if running.peek().is_none() => running.clone(),
-            _ => {
-                let begun = self.clone().clean(growth).boxed().shared();
-                *cleaning = Some(begun.clone());
-                begun
-            }
+    fn join_cleaning(&self, growth: u64) -> Shared<Cleaning> {
+        let mut cleaning = self.quota.cleaning.lock().expect("no panic while the cleaning is locked");
+        let running = cleaning.as_ref().and_then(WeakShared::upgrade);
+        if let Some(running) = running.filter(|running| running.peek().is_none()) {
+            return running;
         }
+        let begun = self.clone().clean(growth).boxed().shared();
+        *cleaning = begun.downgrade();
+        begun
     }
 
     /// Cleans, and raises the alarm if `growth` bytes do not fit afterwards.

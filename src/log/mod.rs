@@ -39,7 +39,10 @@ use record::Replay;
 use std::{
     collections::VecDeque,
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 use tail::Tail;
 use tokio::sync::Notify;
@@ -110,6 +113,8 @@ struct Shared {
     state: Mutex<State>,
     /// Wakes the writer.
     work: Notify,
+    /// The writer's word: the spare segment stands, or is not known to lack space. Every proposal asks.
+    has_reserve: AtomicBool,
 }
 
 /// What waits for the writer.
@@ -144,9 +149,7 @@ struct State {
     fetched_bytes_max: u64,
     /// The reserve, made aside for the writer.
     made: Option<Result<pagefile::Reserve, pagefile::Error>>,
-    /// The writer's word: the spare segment stands, or is not known to lack space ...
-    has_reserve: bool,
-    /// ... and what waits is not written because no space is left.
+    /// The writer's word: what waits is not written because no space is left.
     stalled: bool,
 }
 
@@ -157,7 +160,7 @@ pub struct Space(Arc<Shared>);
 impl Space {
     /// See [`Log::has_reserve`].
     pub fn has_reserve(&self) -> bool {
-        self.0.lock().has_reserve
+        self.0.has_reserve.load(Ordering::Acquire)
     }
 }
 
@@ -247,6 +250,7 @@ impl Log {
         };
         let shared = Arc::new(Shared {
             work: Notify::new(),
+            has_reserve: AtomicBool::new(true),
             state: Mutex::new(State {
                 tail,
                 places,
@@ -262,7 +266,6 @@ impl Log {
                 fetched: VecDeque::new(),
                 fetched_bytes_max: options.cache_bytes / 4,
                 made: None,
-                has_reserve: true,
                 stalled: false,
             }),
         });
@@ -415,7 +418,7 @@ impl Log {
     /// though no space is left on the disk. A reserve that was just used and
     /// is being made again counts: only one that could not be made is missing.
     pub fn has_reserve(&self) -> bool {
-        self.shared.lock().has_reserve
+        self.shared.has_reserve.load(Ordering::Acquire)
     }
 
     /// For those who ask about space and outlive the log.

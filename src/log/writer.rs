@@ -12,7 +12,10 @@ use crate::pagefile::{self, CommitNumber, Label, Page, PageFile, PageNumber};
 use crate::reached;
 use quorate_proto::quorate::v1 as stored;
 use raft::eraftpb::HardState;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 /// After this long without work a mark is written that covers the last sync
 /// (I6); after this long without space it is tried again.
@@ -208,11 +211,11 @@ impl Writer {
         match unless_full(made)? {
             Some(reserve) => {
                 self.file.keep_reserve(reserve);
-                self.shared.lock().has_reserve = true;
+                self.shared.has_reserve.store(true, Ordering::Release);
             }
             None => {
                 self.stalled = true;
-                self.shared.lock().has_reserve = false;
+                self.shared.has_reserve.store(false, Ordering::Release);
             }
         }
         Ok(())
@@ -280,10 +283,8 @@ impl Writer {
             reached!("log without space");
             self.held = Some(batch);
             self.stalled = true;
-            {
-                let mut state = self.shared.lock();
-                (state.stalled, state.has_reserve) = (true, false);
-            }
+            self.shared.lock().stalled = true;
+            self.shared.has_reserve.store(false, Ordering::Release);
             return Ok(Written::NoSpace);
         };
         let seconds = self.clock.now().since(began).as_secs_f64();
@@ -332,7 +333,8 @@ impl Writer {
         if dropped.is_none() {
             // Not even room for that: once more when the timer rings.
             self.file.abandon();
-            (self.stalled, state.compacted, state.has_reserve) = (true, true, false);
+            (self.stalled, state.compacted) = (true, true);
+            self.shared.has_reserve.store(false, Ordering::Release);
         }
         Ok(())
     }

@@ -21,7 +21,7 @@ pub struct Cluster {
     children: Vec<Option<Child>>,
     env: Env,
     /// Flags of every member, besides those that make a cluster of them.
-    flags: Vec<String>,
+    pub flags: Vec<String>,
 }
 
 pub fn free_port() -> u16 {
