@@ -5,7 +5,7 @@
 //! off, the order of the log and liveness tell.
 
 use super::{Violation, order::Order};
-use crate::history::{Evidence, FinalState, History, Op, Outcome, Room};
+use crate::history::{Evidence, FinalState, History, Op, Outcome};
 use crate::model::Refusal;
 
 /// Bytes of a put beside its key and its value (X1).
