@@ -5,7 +5,9 @@
 //! that allocator slack counts. Keys have 32 bytes, values one; pages of
 //! records are thrown away as they are sealed, as if they were on disk.
 
+// A bench stands outside of the one door: it reads the system's clock.
 #![allow(clippy::disallowed_methods)]
+
 use quorate::{
     mvcc::{Missing, Mvcc, Pages},
     pagefile::PageNumber,

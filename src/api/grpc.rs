@@ -6,6 +6,7 @@
 
 use super::{
     Backend, Metrics,
+    direct::{self, Replayed},
     errors::{self, Error},
     service::{Api, has_leader},
 };
@@ -16,8 +17,12 @@ use prost_reflect::{DescriptorPool, MethodDescriptor};
 use quorate_proto::{
     DESCRIPTORS,
     etcdserverpb::{
-        auth_server::AuthServer, cluster_server::ClusterServer, kv_server::KvServer,
-        lease_server::LeaseServer, maintenance_server::MaintenanceServer, watch_server::WatchServer,
+        auth_server::AuthServer,
+        cluster_server::ClusterServer,
+        kv_server::{Kv, KvServer},
+        lease_server::LeaseServer,
+        maintenance_server::MaintenanceServer,
+        watch_server::WatchServer,
     },
     grpc::health::v1::health_server::HealthServer,
     v3electionpb::election_server::ElectionServer,
@@ -71,10 +76,20 @@ const SERVED: [Served; SERVICES.len()] = [
     Served::Health,
 ];
 
+/// Methods that most calls are of: answered by [`direct::unary`] where that can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direct {
+    Range,
+    Put,
+    DeleteRange,
+    Txn,
+}
+
 /// One method of a client port.
 #[derive(Debug)]
 pub struct Method {
     served: Served,
+    direct: Option<Direct>,
     /// `/package.Service/Method`.
     pub path: String,
     pub descriptor: MethodDescriptor,
@@ -125,6 +140,13 @@ impl Methods {
                 let path = format!("/{name}/{}", descriptor.name());
                 list.push(Method {
                     served,
+                    direct: match path.as_str() {
+                        "/etcdserverpb.KV/Range" => Some(Direct::Range),
+                        "/etcdserverpb.KV/Put" => Some(Direct::Put),
+                        "/etcdserverpb.KV/DeleteRange" => Some(Direct::DeleteRange),
+                        "/etcdserverpb.KV/Txn" => Some(Direct::Txn),
+                        _ => None,
+                    },
                     learner: matches!(
                         path.as_str(),
                         "/etcdserverpb.KV/Range"
@@ -196,7 +218,7 @@ impl<B: Backend> Grpc<B> {
     /// Answers one request; an error is an answer too.
     pub(super) async fn call<R>(&self, request: Request<R>) -> Response<Body>
     where
-        R: HttpBody<Data = Bytes> + Send + 'static,
+        R: HttpBody<Data = Bytes> + Send + Unpin + 'static,
         R::Error: Into<tonic::codegen::StdError> + Send + 'static,
     {
         let methods = Methods::get();
@@ -210,7 +232,10 @@ impl<B: Backend> Grpc<B> {
             call.code = status.code();
             return status.into_http();
         }
-        let response = self.dispatch(method.served, request).await;
+        let response = match self.direct(method.direct, request).await {
+            Ok(response) => response,
+            Err(request) => self.dispatch(method.served, request).await,
+        };
         call.finish(response, method.streams_out)
     }
 
@@ -238,6 +263,28 @@ impl<B: Backend> Grpc<B> {
             return Err(Error::NoLeader.status());
         }
         Ok(())
+    }
+
+    /// Answers the request if that can be done in place.
+    async fn direct<R>(
+        &self,
+        direct: Option<Direct>,
+        request: Request<R>,
+    ) -> Result<Response<Body>, Request<Replayed<R>>>
+    where
+        R: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+        R::Error: Send,
+    {
+        let api = &self.0.api;
+        match direct {
+            Some(Direct::Range) => direct::unary(api, request, |api, request| Kv::range(api, request)).await,
+            Some(Direct::Put) => direct::unary(api, request, |api, request| Kv::put(api, request)).await,
+            Some(Direct::DeleteRange) => {
+                direct::unary(api, request, |api, request| Kv::delete_range(api, request)).await
+            }
+            Some(Direct::Txn) => direct::unary(api, request, |api, request| Kv::txn(api, request)).await,
+            None => Err(request.map(Replayed::untouched)),
+        }
     }
 
     async fn dispatch<R>(&self, served: Served, request: Request<R>) -> Response<Body>

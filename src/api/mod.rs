@@ -3,12 +3,13 @@
 //!
 //! **Never** decides state: a request is checked for form, handed to
 //! [`crate::replica`] (or read from its store) and its answer is given etcd's
-//! shape. Everything on the port goes through [`router`]: gRPC by content
+//! shape. Everything on the port goes through [`entrance`]: gRPC by content
 //! type ([`grpc`]), `/v3/` to the [`gateway`], the rest to [`http`].
 
 mod auth;
 mod backend;
 mod cluster;
+mod direct;
 mod election;
 pub mod errors;
 pub mod gateway;
@@ -31,7 +32,7 @@ mod tests;
 
 pub use backend::Backend;
 pub use metrics::Metrics;
-pub use service::{Service, Settings, router};
+pub use service::{Entrance, Service, Settings, entrance};
 
 /// The release of etcd whose API is spoken; what `/version` and Status answer with.
 pub const ETCD_VERSION: &str = "3.7.1";

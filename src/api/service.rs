@@ -7,9 +7,17 @@ use crate::{
     machine::Reply,
     replica::{self, Replica},
 };
-use futures::TryFutureExt;
+use bytes::Bytes;
+use futures::{TryFutureExt, future::BoxFuture};
+use http_body::Body as HttpBody;
 use quorate_proto::etcdserverpb::{InternalRaftRequest, ResponseHeader};
-use std::{convert::Infallible, ops::Deref, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    ops::Deref,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 use tonic::Status;
 
 /// What the flags say about the client port.
@@ -146,19 +154,43 @@ pub(super) fn mismatched(expected: &str, reply: &Reply) -> ! {
 }
 
 /// Everything that a client port serves: gRPC, the JSON gateway, plain HTTP.
-pub fn router<B: Backend>(service: Service<B>, settings: Settings) -> axum::Router {
-    let grpc = Grpc::new(Api::new(service, settings));
-    // One fallback and no routes: the entrance tells the three kinds of requests apart with
-    // two comparisons, and gRPC paths are looked up once, for dispatch and for counting.
-    axum::Router::new().fallback_service(tower::service_fn(move |request| enter(grpc.clone(), request)))
+pub fn entrance<B: Backend>(service: Service<B>, settings: Settings) -> Entrance<B> {
+    Entrance(Grpc::new(Api::new(service, settings)))
 }
 
-async fn enter<B: Backend>(grpc: Grpc<B>, request: Request) -> Result<Response, Infallible> {
-    if is_grpc(&request) {
-        return Ok(grpc.call(request).await.map(axum::body::Body::new));
+/// Tells the three kinds of requests apart with two comparisons; gRPC paths are looked up once,
+/// for dispatch and for counting. Cheap to clone.
+pub struct Entrance<B: Backend>(Grpc<B>);
+
+impl<B: Backend> Clone for Entrance<B> {
+    fn clone(&self) -> Self {
+        Entrance(self.0.clone())
     }
-    // Boxed, so that the future of a gRPC call stays small.
-    Ok(Box::pin(plain(grpc, request)).await)
+}
+
+impl<B, R> tower_service::Service<::http::Request<R>> for Entrance<B>
+where
+    B: Backend,
+    R: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+    R::Error: Into<tonic::codegen::StdError> + Send + 'static,
+{
+    type Response = ::http::Response<tonic::body::Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: ::http::Request<R>) -> Self::Future {
+        let grpc = self.0.clone();
+        if is_grpc(&request) {
+            return Box::pin(async move { Ok(grpc.call(request).await) });
+        }
+        Box::pin(async move {
+            Ok(plain(grpc, request.map(axum::body::Body::new)).await.map(tonic::body::Body::new))
+        })
+    }
 }
 
 async fn plain<B: Backend>(grpc: Grpc<B>, request: Request) -> Response {
@@ -182,7 +214,7 @@ pub(super) fn has_leader(status: &replica::Status) -> bool {
 type Request = ::http::Request<axum::body::Body>;
 type Response = ::http::Response<axum::body::Body>;
 
-fn is_grpc(request: &Request) -> bool {
+fn is_grpc<R>(request: &::http::Request<R>) -> bool {
     request
         .headers()
         .get(::http::header::CONTENT_TYPE)

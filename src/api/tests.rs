@@ -3,7 +3,7 @@
 
 mod space;
 
-use super::{Metrics, Service, Settings, fake::Fake, router};
+use super::{Metrics, Service, Settings, entrance, fake::Fake, service::Entrance};
 use crate::{
     env::{Clock, Moment},
     machine::Refusal,
@@ -41,7 +41,7 @@ impl Clock for Still {
 
 struct Port {
     member: Fake,
-    router: axum::Router,
+    entrance: Entrance<Fake>,
 }
 
 impl Port {
@@ -53,12 +53,12 @@ impl Port {
         let member = Fake::default();
         let service =
             Service { backend: member.clone(), metrics: Arc::new(Metrics::new()), clock: Arc::new(Still) };
-        Port { member, router: router(service, settings) }
+        Port { member, entrance: entrance(service, settings) }
     }
 
     fn send(&self, request: Request<Body>) -> (Response<()>, Bytes, Option<HeaderMap>) {
         futures::executor::block_on(async {
-            let response = self.router.clone().oneshot(request).await.unwrap();
+            let response = self.entrance.clone().oneshot(request).await.unwrap();
             let (parts, body) = response.into_parts();
             let body = body.collect().await.unwrap();
             let trailers = body.trailers().cloned();
@@ -547,4 +547,54 @@ fn plain_endpoints_answer_as_etcds() {
     );
     check("/readyz/linearizable_read", 503, "[-]linearizable_read failed: etcdserver: request timed out\n\n");
     check("/livez", 200, "ok\n");
+}
+
+/// However a request's bytes are cut into frames, and whatever is wrong with them, the answer says
+/// the same as for the whole in one frame, or as the stack does.
+#[test]
+fn a_request_may_come_in_any_frames() {
+    let port = Port::new();
+    let put = pb::PutRequest { key: Bytes::from_static(b"k"), ..pb::PutRequest::default() };
+    let message = put.encode_to_vec();
+    let mut whole = BytesMut::new();
+    whole.put_u8(0);
+    whole.put_u32(message.len() as u32);
+    whole.put_slice(&message);
+    let whole = whole.freeze();
+    // The message without what counts on from call to call.
+    let still = |body: &Bytes| {
+        let mut answer = (!body.is_empty()).then(|| pb::PutResponse::decode(body.slice(5..)).unwrap());
+        answer.iter_mut().flat_map(|answer| &mut answer.header).for_each(|header| header.revision = 0);
+        answer
+    };
+    let answer = |frames: Vec<Bytes>, encoding: Option<&str>| {
+        let frames =
+            frames.into_iter().map(|data| Ok::<_, std::convert::Infallible>(http_body::Frame::data(data)));
+        let body = Body::new(http_body_util::StreamBody::new(futures::stream::iter(frames)));
+        let mut request = Request::post("/etcdserverpb.KV/Put").header("content-type", "application/grpc");
+        if let Some(encoding) = encoding {
+            request = request.header("grpc-encoding", encoding);
+        }
+        let (response, body, trailers) = port.send(request.body(body).unwrap());
+        let status = Status::from_header_map(response.headers())
+            .or_else(|| Status::from_header_map(&trailers.unwrap()))
+            .unwrap();
+        (status.code(), still(&body))
+    };
+    let expected = {
+        let body = Body::from(whole.clone());
+        let request = Request::post("/etcdserverpb.KV/Put").header("content-type", "application/grpc");
+        let (response, body, trailers) = port.send(request.body(body).unwrap());
+        assert_eq!(response.headers()["content-type"], "application/grpc");
+        assert_eq!(trailers.unwrap()["grpc-status"], "0");
+        still(&body)
+    };
+    for cut in 0..=whole.len() {
+        let frames = vec![whole.slice(..cut), whole.slice(cut..)];
+        assert_eq!(answer(frames, None), (Code::Ok, expected.clone()), "cut at {cut}");
+    }
+    assert_eq!(answer(vec![whole.clone()], Some("identity")), (Code::Ok, expected));
+    assert_eq!(answer(vec![], None).0, Code::Internal);
+    assert_eq!(answer(vec![whole.slice(..whole.len() - 1)], None).0, Code::Internal);
+    assert_eq!(answer(vec![whole], Some("gzip")).0, Code::Unimplemented);
 }

@@ -8,7 +8,7 @@
 use super::{
     Observer,
     apply_queue::{ApplyQueue, Reports, Work},
-    waiters::Waiters,
+    waiters::{Answer, Waiters},
 };
 use crate::{
     env::{Clock, Moment},
@@ -19,8 +19,8 @@ use futures::future::BoxFuture;
 use quorate_proto::quorate::v1::SnapshotPage;
 use std::sync::Arc;
 
-/// Entries between two reports, so that credit returns while a long run is applied.
-const REPORT_ENTRIES: usize = 256;
+/// Entries between two reports, so that credit and answers return while a long run is applied.
+const REPORT_ENTRIES: usize = 64;
 
 pub(super) struct ApplyTask {
     #[allow(dead_code, reason = "probes exist in simulation only")]
@@ -212,9 +212,17 @@ impl ApplyTask {
     async fn apply_all(&mut self, entries: Vec<Entry>) -> Result<(), String> {
         for run in entries.chunks(REPORT_ENTRIES) {
             let mut changes = Vec::new();
+            let mut answers = Vec::with_capacity(run.len());
+            let mut applied = Ok(());
             for entry in run {
-                self.apply(entry, &mut changes).await?;
+                applied = self.apply(entry, &mut changes, &mut answers).await;
+                if applied.is_err() {
+                    break;
+                }
             }
+            // Together, so that a connection sends all of its answers at once.
+            self.waiters.answer_all(answers.into_iter());
+            applied?;
             let last = run.last().expect("chunks are not empty").index;
             let bytes = run.iter().map(|entry| entry.data.len()).sum::<usize>();
             self.reports.add(|report| {
@@ -232,6 +240,7 @@ impl ApplyTask {
         &mut self,
         entry: &Entry,
         changes: &mut Vec<(u64, Option<quorate_proto::raftpb::ConfChange>)>,
+        answers: &mut Vec<(u64, Answer)>,
     ) -> Result<(), String> {
         let began = self.clock.now();
         crate::probe!(crate::env::trace::Probe::Applied {
@@ -259,11 +268,9 @@ impl ApplyTask {
         let (kind, success) = kind(&applied.outcome);
         self.metrics.applied(kind, success, seconds);
         if applied.request_id != 0 {
-            let store = &self.store;
-            self.waiters.answer(applied.request_id, || {
-                let revision = store.revisions().0;
-                applied.outcome.map(|reply| (reply, revision)).map_err(Into::into)
-            });
+            let revision = self.store.revisions().0;
+            let answer = applied.outcome.map(|reply| (reply, revision)).map_err(Into::into);
+            answers.push((applied.request_id, answer));
         }
         #[cfg(madsim)]
         self.probe_state(entry.index).await;

@@ -114,6 +114,8 @@ pub(super) fn message_bytes(message: &Message) -> usize {
 struct Held {
     inputs: VecDeque<Input>,
     bytes: usize,
+    /// Proposals of this member wake nobody: the loop's timer will.
+    gathering: bool,
     closed: bool,
 }
 
@@ -130,7 +132,7 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// `wake` is told of every input.
+    /// `wake` is told of every input, except of what [`Inbox::gather`] names.
     pub fn new(wake: Arc<Notify>) -> Inbox {
         Inbox { held: Mutex::default(), wake }
     }
@@ -149,11 +151,20 @@ impl Inbox {
         if held.inputs.len() >= INBOX_ITEMS_MAX || held.bytes + cost > INBOX_BYTES_MAX {
             return Err(NotTaken::Full);
         }
+        let waits = held.gathering && matches!(input, Input::Propose(Proposal { from: None, .. }));
         held.bytes += cost;
         held.inputs.push_back(input);
         drop(held);
-        self.wake.notify_one();
+        if !waits {
+            self.wake.notify_one();
+        }
         Ok(())
+    }
+
+    /// While true, proposals of this member come in without waking the loop, which must be woken
+    /// by something else soon.
+    pub fn gather(&self, gathering: bool) {
+        self.held().gathering = gathering;
     }
 
     /// Takes an input that must not be lost.
@@ -192,6 +203,7 @@ impl Inbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures::FutureExt;
 
     fn proposal(bytes: usize) -> Input {
         Input::Propose(Proposal { id: 1, data: Bytes::from(vec![0; bytes]), grows: false, from: None })
@@ -221,5 +233,23 @@ mod tests {
         assert_eq!(inbox.push(proposal(INBOX_BYTES_MAX / 2)), Err(NotTaken::Full));
         inbox.close();
         assert_eq!(inbox.push(proposal(0)), Err(NotTaken::Closed));
+    }
+    #[test]
+    fn while_it_gathers_only_proposals_of_this_member_let_the_loop_sleep() {
+        let wake = Arc::new(Notify::new());
+        let inbox = Inbox::new(wake.clone());
+        let woken = || wake.notified().now_or_never().is_some();
+        inbox.gather(true);
+        inbox.push(proposal(1)).unwrap();
+        assert!(!woken());
+        inbox
+            .push(Input::Propose(Proposal { id: 2, grows: false, data: Bytes::new(), from: Some(7) }))
+            .unwrap();
+        assert!(woken());
+        inbox.push(Input::Reachable).unwrap();
+        assert!(woken());
+        inbox.gather(false);
+        inbox.push(proposal(1)).unwrap();
+        assert!(woken());
     }
 }

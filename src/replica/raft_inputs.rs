@@ -8,13 +8,23 @@ use super::{
     raft_loop::{Offer, RaftLoop, UNSYNCED_BYTES_MAX},
     shared::BEHIND_MAX,
 };
+use crate::env::task;
 use quorate_proto::quorate::v1::SnapshotPage;
 use raft::{
     INVALID_ID, SnapshotStatus, Storage,
     eraftpb::{Entry, Message, MessageType},
 };
-use std::cmp::Reverse;
+use std::{cmp::Reverse, sync::atomic::Ordering, time::Duration};
 use tokio::sync::oneshot;
+
+/// While so many requests of this member wait, proposals are gathered: see [`RaftLoop::gathers`].
+/// A simulated cluster has few clients, and gathers all the same.
+const GATHER_WAITING_MIN: usize = if cfg!(madsim) { 2 } else { 64 };
+/// Requests that wait for each millisecond of gathering.
+const GATHER_WAITING_PER_MS: u64 = if cfg!(madsim) { 1 } else { 128 };
+const GATHER_TIME_MAX: Duration = Duration::from_millis(4);
+/// A batch of this size goes at once.
+const GATHER_BYTES_MAX: usize = 256 << 10;
 
 impl RaftLoop {
     pub(super) fn take(&mut self, input: Input) -> Result<(), String> {
@@ -130,6 +140,7 @@ impl RaftLoop {
                 crate::reached!("proposal refused for lack of disk space");
                 return self.refuse(proposal, NotProposed::NoSpace);
             }
+            self.batch_bytes += proposal.data.len();
             self.batch.push(proposal);
             return;
         }
@@ -202,23 +213,49 @@ impl RaftLoop {
         self.flush_proposals();
     }
 
-    /// Appends the turn's proposals, in one message to each follower.
+    /// Group commit: while many wait, one batch follows another at a distance, so that a sync, a
+    /// message to each follower and a wake-up of each thread are shared by more of them. Whoever
+    /// waits alone, or beside few, never waits here.
+    pub(super) fn gathers(&mut self) -> bool {
+        let shared = self.parts.shared.clone();
+        let waiting = shared.waiters.len();
+        let mut gathers =
+            waiting >= GATHER_WAITING_MIN && self.batch_bytes < GATHER_BYTES_MAX && self.is_leader();
+        if gathers {
+            let time = Duration::from_micros(1_000 * waiting as u64 / GATHER_WAITING_PER_MS);
+            let due = self.flushed + time.min(GATHER_TIME_MAX);
+            gathers = shared.env.clock.now() < due;
+            if gathers && !self.gather_timer.swap(true, Ordering::AcqRel) {
+                crate::reached!("proposals gathered");
+                let timer = self.gather_timer.clone();
+                let shared = shared.clone();
+                drop(task::spawn(async move {
+                    shared.env.clock.sleep_until(due).await;
+                    timer.store(false, Ordering::Release);
+                    shared.wake.notify_one();
+                }));
+            }
+        }
+        shared.inbox.gather(gathers);
+        gathers
+    }
+
+    /// Appends what was gathered, in one message to each follower.
     pub(super) fn flush_proposals(&mut self) {
         if self.batch.is_empty() {
             return;
         }
-        let batch = std::mem::take(&mut self.batch);
+        let mut batch = std::mem::take(&mut self.batch);
+        self.batch_bytes = 0;
+        self.flushed = self.parts.shared.env.clock.now();
         if !self.is_leader() {
-            // Deposed by a message of the same turn.
+            // Deposed meanwhile.
             batch.into_iter().for_each(|proposal| self.propose(proposal));
             assert!(self.batch.is_empty(), "only a leader gathers a batch");
             return;
         }
         let waiters = self.parts.shared.waiters.clone();
-        let batch: Vec<Proposal> = batch
-            .into_iter()
-            .filter(|proposal| proposal.from.is_some() || waiters.mark_sent(proposal.id))
-            .collect();
+        waiters.mark_all_sent(&mut batch);
         if batch.is_empty() || self.append(batch.iter()) {
             return;
         }

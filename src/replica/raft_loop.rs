@@ -38,7 +38,10 @@ use raft::{
 };
 use std::{
     collections::{BTreeSet, VecDeque},
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use tokio::sync::oneshot;
@@ -91,8 +94,13 @@ pub(super) struct RaftLoop {
     pub(super) node: RawNode<LogView>,
     pub(super) reads: ReadRounds,
     pub(super) parked: Parked,
-    /// Proposals of this turn.
+    /// Proposals that were gathered, and their bytes.
     pub(super) batch: Vec<super::inbox::Proposal>,
+    pub(super) batch_bytes: usize,
+    /// When the last batch went.
+    pub(super) flushed: Moment,
+    /// A timer runs that will wake the loop to flush.
+    pub(super) gather_timer: Arc<AtomicBool>,
     heartbeat: Duration,
     election_ticks: u32,
     snapshot_count: u64,
@@ -159,6 +167,9 @@ impl RaftLoop {
             reads: ReadRounds::new(shared.member_id, &shared.env.rng, shared.request_timeout),
             parked: Parked::default(),
             batch: Vec::new(),
+            batch_bytes: 0,
+            flushed: now,
+            gather_timer: Arc::default(),
             heartbeat: options.heartbeat_interval,
             election_ticks,
             snapshot_count: options.snapshot_count.max(1),
@@ -236,7 +247,9 @@ impl RaftLoop {
             if self.stop_asked {
                 return Ok(());
             }
-            self.flush_proposals();
+            if !self.gathers() {
+                self.flush_proposals();
+            }
             self.tick_if_due();
             loop {
                 self.retry_parked();

@@ -15,7 +15,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -72,6 +72,8 @@ struct Held {
 #[derive(Default)]
 pub(super) struct Waiters {
     held: Mutex<Held>,
+    /// As many as `held` has waiting; each call's answer looks at it.
+    count: AtomicUsize,
 }
 
 impl Waiters {
@@ -98,12 +100,23 @@ impl Waiters {
         let waiting = Waiting { reply, proposal, since: now, deadline: now + within, sent: false };
         let before = held.waiting.insert(id, waiting);
         assert!(before.is_none(), "request id {id:x} is used twice");
+        self.count.store(held.waiting.len(), Ordering::Relaxed);
         Ok(answer)
     }
 
     /// From now on the request may be in a log. `false`: it was answered already and must not be sent.
     pub fn mark_sent(&self, id: u64) -> bool {
         self.held().waiting.get_mut(&id).map(|waiting| waiting.sent = true).is_some()
+    }
+
+    /// As [`Waiters::mark_sent`] for many: leaves in `proposals` those of other members and those
+    /// that were not answered.
+    pub fn mark_all_sent(&self, proposals: &mut Vec<Proposal>) {
+        let mut held = self.held();
+        proposals.retain(|proposal| {
+            proposal.from.is_some()
+                || held.waiting.get_mut(&proposal.id).map(|waiting| waiting.sent = true).is_some()
+        });
     }
 
     /// It was certainly not proposed after all; gives the request back for another try.
@@ -120,10 +133,31 @@ impl Waiters {
 
     /// Answers `id`; nothing happens if nobody waits any more. `answer` is made only when needed.
     pub fn answer(&self, id: u64, answer: impl FnOnce() -> Answer) {
-        let waiting = self.held().waiting.remove(&id);
+        let waiting = {
+            let mut held = self.held();
+            let waiting = held.waiting.remove(&id);
+            self.count.store(held.waiting.len(), Ordering::Relaxed);
+            waiting
+        };
         if let Some(waiting) = waiting {
             // The caller may have gone: then nobody wants the answer.
             let _ = waiting.reply.send(answer());
+        }
+    }
+
+    /// Answers many at once; nothing happens where nobody waits any more.
+    pub fn answer_all(&self, answers: impl Iterator<Item = (u64, Answer)>) {
+        let waiting: Vec<(oneshot::Sender<Answer>, Answer)> = {
+            let mut held = self.held();
+            let waiting = answers
+                .filter_map(|(id, answer)| held.waiting.remove(&id).map(|waiting| (waiting.reply, answer)))
+                .collect();
+            self.count.store(held.waiting.len(), Ordering::Relaxed);
+            waiting
+        };
+        for (reply, answer) in waiting {
+            // The caller may have gone: then nobody wants the answer.
+            let _ = reply.send(answer);
         }
     }
 
@@ -142,8 +176,9 @@ impl Waiters {
                 .filter(|(_, waiting)| waiting.deadline <= now)
                 .map(|(id, _)| *id)
                 .collect();
-            ids.into_iter()
-                .filter_map(|id| held.waiting.remove(&id))
+            let over: Vec<Waiting> = ids.into_iter().filter_map(|id| held.waiting.remove(&id)).collect();
+            self.count.store(held.waiting.len(), Ordering::Relaxed);
+            over.into_iter()
                 .map(|waiting| {
                     let error = match (waiting.sent, leader) {
                         (false, false) => ProposeError::NoLeader,
@@ -166,6 +201,7 @@ impl Waiters {
         let waiting = {
             let mut held = self.held();
             held.closed = true;
+            self.count.store(0, Ordering::Relaxed);
             std::mem::take(&mut held.waiting)
         };
         for waiting in waiting.into_values() {
@@ -174,7 +210,7 @@ impl Waiters {
     }
 
     pub fn len(&self) -> usize {
-        self.held().waiting.len()
+        self.count.load(Ordering::Relaxed)
     }
 }
 

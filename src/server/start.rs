@@ -214,14 +214,14 @@ impl Member {
             () = self.publish() => {}
         }
         let service = api::Service::new(self.replica.clone(), metrics, &self.env);
-        let router = api::router(service, api_settings(&self.config));
+        let entrance = api::entrance(service, api_settings(&self.config));
         let options =
             net::HttpOptions { drain: self.config.proposal_timeout() / 2, ..self.config.http.clone() };
         let mut serving = Vec::new();
         for listener in clients {
             serving.push(task::spawn(net::serve_http(
                 listener,
-                router.clone(),
+                entrance.clone(),
                 options.clone(),
                 self.stop.clone(),
             )));

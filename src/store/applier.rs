@@ -190,7 +190,7 @@ impl Applier {
         self.pending = None;
         let records = std::mem::take(&mut self.sealed);
         let (done, durable) = oneshot::channel();
-        self.submit(Job::Commit(Batch { records, committed, done })).await?;
+        self.submit(Job::Commit(Box::new(Batch { records, committed, done }))).await?;
         Ok(CommitTicket { done: durable })
     }
 

@@ -151,7 +151,7 @@ impl Checkpoint {
             self.ring.push_back(Standing { page: page.number, to: head.to, as_of: head.as_of });
             task::yield_now().await;
         }
-        if !cover.is_whole() {
+        if !cover.into_whole() {
             return Err("it does not cover every key yet".into());
         }
         crate::reached!("index loaded from its checkpoint");
@@ -320,8 +320,16 @@ impl Checkpoint {
             }) {
                 break;
             }
-            if commits.changed().await.is_err() {
+            if shared.starved.load(Ordering::Acquire) {
+                // The cleaner, which may find space, must not wait for these.
+                crate::reached!("slices given up for lack of space");
                 return false;
+            }
+            let again = shared.clock.sleep(shared.options.space_retry);
+            tokio::select! {
+                biased;
+                changed = commits.changed() => if changed.is_err() { return false },
+                () = again => {}
             }
         }
         let file = self.file.as_mut().expect("the caller opened it");
@@ -400,7 +408,8 @@ impl Cover {
         self.ranges.push((head.from.clone(), head.to.clone()));
     }
 
-    fn is_whole(mut self) -> bool {
+    /// Whether no key is left out.
+    fn into_whole(mut self) -> bool {
         self.ranges.sort();
         let mut reached = Some(Bytes::new());
         for (from, to) in self.ranges {
@@ -463,7 +472,7 @@ mod tests {
                 let to = (!to.is_empty()).then(|| Bytes::from(*to));
                 cover.add(&SliceHead { keys: 0, as_of: 0, compacted: -1, from: Bytes::from(*from), to });
             }
-            assert_eq!(cover.is_whole(), whole, "{ranges:?}");
+            assert_eq!(cover.into_whole(), whole, "{ranges:?}");
         };
         check(&[], false);
         check(&[("", "")], true);

@@ -80,6 +80,8 @@ pub struct Cleaner {
     checkpoint: Arc<tokio::sync::Mutex<Checkpoint>>,
     /// By the number of its first page: segments that were just made by a copy.
     rests: BTreeMap<PageNumber, Rest>,
+    /// Commits and compacted mark at the last look: nothing is new before they change.
+    looked_at: Option<(u64, i64)>,
 }
 
 /// Which segments of a census are copied together.
@@ -94,7 +96,7 @@ impl Cleaner {
         chores: mpsc::Sender<Chore>,
         checkpoint: Arc<tokio::sync::Mutex<Checkpoint>>,
     ) -> Cleaner {
-        Cleaner { shared, chores, checkpoint, rests: BTreeMap::new() }
+        Cleaner { shared, chores, checkpoint, rests: BTreeMap::new(), looked_at: None }
     }
 
     pub async fn run(mut self, mut requests: mpsc::Receiver<oneshot::Sender<()>>) {
@@ -148,8 +150,13 @@ impl Cleaner {
     async fn clean_if_due(&mut self) -> Result<(), Stopped> {
         let options = &self.shared.options;
         let (from, to) = (options.clean_from_percent, options.clean_to_percent);
-        let census = self.census().await;
         let pressed = self.is_pressed();
+        let now = Some((*self.shared.commits.borrow(), self.shared.compacted.reached()));
+        if now == self.looked_at && !pressed {
+            return Ok(());
+        }
+        self.looked_at = now;
+        let census = self.census().await;
         if census.is_above(from) || pressed {
             self.clean(census, if pressed { DEFRAGMENTED_PERCENT.min(to) } else { to }).await?;
         } else if let Some(run) = small_run(&census, self.shared.options.segment_size) {
@@ -175,7 +182,11 @@ impl Cleaner {
             && last.dead() * 100 > last.written * u64::from(DEFRAGMENTED_PERCENT)
         {
             let (answer, sealed) = oneshot::channel();
-            self.ask(Chore::Seal { answer }, sealed).await?;
+            match self.ask(Chore::Seal { answer }, sealed).await.map_err(Stopped::from) {
+                // What is sealed already may give some space back.
+                Err(Stopped::NoSpace) => {}
+                sealed => sealed?,
+            }
         }
         let census = self.census().await;
         self.clean(census, DEFRAGMENTED_PERCENT).await
@@ -235,12 +246,15 @@ impl Cleaner {
         let share = |at: usize| u128::from(gain(at)) * 1000 / u128::from(holdings[at].written.max(1));
         let best =
             (0..holdings.len()).filter(|at| gain(*at) > 0).max_by_key(|at| (share(*at), usize::MAX - at))?;
-        let size = self.shared.options.segment_size;
+        let (size, pressed) = (self.shared.options.segment_size, self.is_pressed());
         let mut run = best..best + 1;
         let sum =
             |run: &Range<usize>, of: fn(&Holding) -> u64| holdings[run.clone()].iter().map(of).sum::<u64>();
         loop {
-            let joins = |at: usize| holdings[at].sealed && (gain(at) > 0 || holdings[at].written < size / 4);
+            // While space is short each copy is as small as can be: what is all dead needs no file.
+            let joins = |at: usize| {
+                !pressed && holdings[at].sealed && (gain(at) > 0 || holdings[at].written < size / 4)
+            };
             let wider = if run.end < holdings.len() && joins(run.end) {
                 run.start..run.end + 1
             } else if run.start > 0 && joins(run.start - 1) {
@@ -248,9 +262,8 @@ impl Cleaner {
             } else {
                 break;
             };
-            // While space is short the spare must be large enough for the copy.
-            let most = if self.is_pressed() { size } else { 4 * size };
-            if sum(&wider, |holding| holding.live) > size || sum(&wider, |holding| holding.written) > most {
+            if sum(&wider, |holding| holding.live) > size || sum(&wider, |holding| holding.written) > 4 * size
+            {
                 break;
             }
             run = wider;
@@ -295,7 +308,7 @@ impl Cleaner {
         let copied = copying.copy.finish().await?;
         let size = copied.size();
         let (answer, adopted) = oneshot::channel();
-        let freed = self.ask(Chore::Adopt { copy: copied, answer }, adopted).await?;
+        let freed = self.ask(Chore::Adopt { copy: Box::new(copied), answer }, adopted).await?;
         if freed.is_some() {
             shared.ground().cache.forget(first..=PageNumber(end.0 - 1));
             shared.appended.fetch_add(size, Ordering::AcqRel);

@@ -84,10 +84,10 @@ impl History {
         if self.ended {
             return Ok(None);
         }
-        if self.inner.wants_pages() { self.from_pages().await } else { self.from_index().await }
+        if self.inner.wants_pages() { self.next_of_pages().await } else { self.next_of_index().await }
     }
 
-    async fn from_index(&mut self) -> Result<Option<Vec<Change>>, ReadError> {
+    async fn next_of_index(&mut self) -> Result<Option<Vec<Change>>, ReadError> {
         let mut pages = Fetched::new(self.view.ground().clone());
         loop {
             let inner = &mut self.inner;
@@ -103,7 +103,7 @@ impl History {
     }
 
     /// Goes through pages until some record belongs in the window.
-    async fn from_pages(&mut self) -> Result<Option<Vec<Change>>, ReadError> {
+    async fn next_of_pages(&mut self) -> Result<Option<Vec<Change>>, ReadError> {
         let view = self.view.clone();
         let mut walk = Walk::new(&view, self.next);
         loop {

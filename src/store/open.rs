@@ -38,6 +38,8 @@ pub(super) struct Still {
     pub requests: mpsc::Receiver<oneshot::Sender<()>>,
     pub compactions: mpsc::Receiver<compactor::Compaction>,
     pub checkpoint: Arc<tokio::sync::Mutex<Checkpoint>>,
+    /// Whether the checkpoint was there and good.
+    pub from_checkpoint: bool,
 }
 
 impl Store {
@@ -50,7 +52,15 @@ impl Store {
         options: Options,
         initial: Members,
     ) -> Result<(Store, Applier, Position), Error> {
+        let began = env.clock.now();
         let still = open(env, dir, options, initial).await?;
+        tracing::info!(
+            took = ?env.clock.now().since(began),
+            keys = still.store.keys(),
+            "applied-index" = still.position.index,
+            "from-checkpoint" = still.from_checkpoint,
+            "opened the store"
+        );
         let shared = still.store.shared.clone();
         drop(task::spawn(still.writer.run(still.jobs)));
         // A thread of its own: what it takes from the others is what the system lets it.
@@ -98,6 +108,7 @@ pub(super) async fn open(
     if from.is_none() {
         state = marked(&initial, mark.as_ref())?;
     }
+    let from_checkpoint = from.is_some();
     load(&mut state, &reader, from.unwrap_or_default()).await?;
     state.set_next_page(file.next_number());
 
@@ -131,7 +142,18 @@ pub(super) async fn open(
     };
     let cleaner = Cleaner::new(shared.clone(), chores_in, checkpoint.clone());
     let store = Store { shared };
-    Ok(Still { store, applier, position, writer, jobs, cleaner, requests, compactions, checkpoint })
+    Ok(Still {
+        store,
+        applier,
+        position,
+        writer,
+        jobs,
+        cleaner,
+        requests,
+        compactions,
+        checkpoint,
+        from_checkpoint,
+    })
 }
 
 pub(super) fn beside(dir: &Path) -> PathBuf {

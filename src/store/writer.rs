@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 /// What the applier asks for.
 pub enum Job {
     /// Record pages in order, then the mark.
-    Commit(Batch),
+    Commit(Box<Batch>),
     /// Everything that is there gives way to these pages and this state.
     Replace(Box<Replacement>),
     /// After an idle moment: names the last sync on disk (I6).
@@ -35,7 +35,7 @@ pub enum Chore {
     /// `None`: the victims are not there (any more).
     BeginCopy { victims: Vec<u128>, bytes: u64, answer: oneshot::Sender<Result<Option<Copy>, Error>> },
     /// Bytes given back; `None` = the copy came too late.
-    Adopt { copy: Copied, answer: oneshot::Sender<Result<Option<u64>, Error>> },
+    Adopt { copy: Box<Copied>, answer: oneshot::Sender<Result<Option<u64>, Error>> },
     /// Seals the segment that is being written, so that it can be cleaned too.
     Seal { answer: oneshot::Sender<Result<(), Error>> },
 }
@@ -79,12 +79,7 @@ impl Writer {
     /// One piece of work; an error was answered with already.
     async fn turn(&mut self, jobs: &mut mpsc::Receiver<Job>) -> Result<bool, ()> {
         self.make_reserve();
-        let reserve = async {
-            match &mut self.reserve {
-                Some(making) => making.await,
-                None => std::future::pending().await,
-            }
-        };
+        let reserve = until_made(&mut self.reserve);
         let clock = self.shared.clock.clone();
         // What found no space is tried again.
         let (stands, retry_after) = (self.file.has_reserve(), self.shared.options.space_retry);
@@ -137,10 +132,7 @@ impl Writer {
         self.reserve = Some(reserve);
     }
 
-    fn keep_reserve(
-        &mut self,
-        made: Result<Result<Reserve, pagefile::Error>, oneshot::error::RecvError>,
-    ) -> Result<(), ()> {
+    fn keep_reserve(&mut self, made: Made) -> Result<(), ()> {
         self.reserve = None;
         match made {
             Ok(Ok(reserve)) => self.file.keep_reserve(reserve),
@@ -229,21 +221,21 @@ impl Writer {
         self.shared.set_reserve(self.file.has_reserve());
         let clock = self.shared.clock.clone();
         let retry = clock.sleep(self.shared.options.space_retry);
+        let chores = &mut self.chores;
         let chore = async {
-            match self.chores.recv().await {
+            match chores.recv().await {
                 Some(chore) => chore,
                 None => std::future::pending().await,
             }
         };
-        let chore = tokio::select! {
+        let reserve = until_made(&mut self.reserve);
+        tokio::select! {
             biased;
-            chore = chore => Some(chore),
-            () = retry => None,
-        };
-        match chore {
-            Some(chore) => self.chore(chore).await.map_err(|()| Error::Closed)?,
+            // It may hold the very space that is lacking.
+            made = reserve => self.keep_reserve(made).map_err(|()| Error::Closed)?,
+            chore = chore => self.chore(chore).await.map_err(|()| Error::Closed)?,
             // Not after each of its own chores: without space, it would try again and again.
-            None => self.shared.clean_more.notify_one(),
+            () = retry => self.shared.clean_more.notify_one(),
         }
         Ok(!done.is_closed())
     }
@@ -301,7 +293,7 @@ impl Writer {
                 answer_or_go_on(to, copy)
             }
             Chore::Adopt { copy, answer: to } => {
-                let adopted = self.file.adopt(copy).await;
+                let adopted = self.file.adopt(*copy).await;
                 if matches!(adopted, Ok(None)) {
                     crate::reached!("copy came too late");
                 }
@@ -309,6 +301,16 @@ impl Writer {
             }
             Chore::Seal { answer: to } => answer_or_go_on(to, self.file.seal().await),
         }
+    }
+}
+
+type Made = Result<Result<Reserve, pagefile::Error>, oneshot::error::RecvError>;
+
+/// Completes when the spare segment that is being made, if one is, is there or failed.
+async fn until_made(reserve: &mut Option<oneshot::Receiver<Result<Reserve, pagefile::Error>>>) -> Made {
+    match reserve {
+        Some(making) => making.await,
+        None => std::future::pending().await,
     }
 }
 

@@ -4,20 +4,25 @@
 //! refuses new connections at once, lets calls in flight finish for at most
 //! [`HttpOptions::drain`], then cuts them off; `serve_http` returns only when
 //! no connection is left. Deadlines of gRPC calls are kept here
-//! ([`super::deadline`]), without a box. **Never** routes.
+//! ([`super::deadline`]), without a box. **Never** routes. The service
+//! must always be ready: nobody asks it.
 
 use super::{
     CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, HEADERS_BYTES_MAX, HttpOptions, Listener,
     SEND_BUFFER_BYTES_MAX, STREAM_WINDOW_BYTES, Stream,
     deadline::{Timed, TimedBody, alarm_of},
+    streams::{Begun, Together},
 };
 use crate::env::timer::{Runtime, Sleep, within};
-use axum::{Router, routing::future::RouteFuture};
+use bytes::Bytes;
 use http::{Request, Response};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper_util::{rt::TokioIo, server::conn::auto};
 use std::{convert::Infallible, net::SocketAddr, time::Duration};
 use tokio::sync::{mpsc, watch};
+use tower_service::Service;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The peer's address, in the extensions of each request.
 #[derive(Clone, Copy, Debug)]
@@ -31,13 +36,17 @@ const PENDING_RESETS_MAX: usize = 1024;
 
 /// Serves gRPC and HTTP/1.1 on one port until `stop` turns true (or its sender
 /// is gone), then drains.
-pub async fn serve_http(
+pub async fn serve_http<S, B>(
     listener: Listener,
-    router: Router,
+    service: S,
     options: HttpOptions,
     mut stop: watch::Receiver<bool>,
-) {
-    let builder = builder(&options);
+) where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    B: Body<Data = Bytes> + Default + Send + 'static,
+    B::Error: Into<BoxError>,
+{
     // Closes when the last connection has dropped its end.
     let (open, mut drained) = mpsc::channel::<Infallible>(1);
     loop {
@@ -53,8 +62,8 @@ pub async fn serve_http(
                 }
             },
         };
-        let handler = Handler { router: router.clone(), peer: RemoteAddress(peer) };
-        let connection = serve_connection(builder.clone(), stream, handler, options.drain, stop.clone());
+        let handler = Handler { service: service.clone(), peer: RemoteAddress(peer) };
+        let connection = serve_connection(stream, handler, options.clone(), stop.clone());
         let open = open.clone();
         drop(tokio::spawn(async move {
             connection.await;
@@ -72,8 +81,8 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
     drop(stop.wait_for(|stop| *stop).await);
 }
 
-fn builder(options: &HttpOptions) -> auto::Builder<Runtime> {
-    let mut builder = auto::Builder::new(Runtime);
+fn builder(options: &HttpOptions, calls: Begun) -> auto::Builder<Begun> {
+    let mut builder = auto::Builder::new(calls);
     builder
         .http1()
         .timer(Runtime)
@@ -97,21 +106,28 @@ fn builder(options: &HttpOptions) -> auto::Builder<Runtime> {
     builder
 }
 
-async fn serve_connection(
-    builder: auto::Builder<Runtime>,
+async fn serve_connection<S, B>(
     stream: Stream,
-    handler: Handler,
-    drain: Duration,
+    handler: Handler<S>,
+    options: HttpOptions,
     mut stop: watch::Receiver<bool>,
-) {
+) where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    B: Body<Data = Bytes> + Default + Send + 'static,
+    B::Error: Into<BoxError>,
+{
     let peer = handler.peer.0;
-    let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), handler));
+    let calls = Begun::default();
+    let builder = builder(&options, calls.clone());
+    let connection = builder.serve_connection(TokioIo::new(stream), handler);
+    let mut connection = std::pin::pin!(Together::new(connection, calls));
     let ended = tokio::select! {
         biased;
         ended = connection.as_mut() => ended,
         () = stopped(&mut stop) => {
-            connection.as_mut().graceful_shutdown();
-            match within(drain, connection).await {
+            connection.as_mut().connection().graceful_shutdown();
+            match within(options.drain, connection).await {
                 Ok(ended) => ended,
                 Err(_) => {
                     crate::reached!("a connection was cut off at stop");
@@ -126,20 +142,25 @@ async fn serve_connection(
     }
 }
 
-/// Hands a connection's requests to the router.
-struct Handler {
-    router: Router,
+/// Hands a connection's requests to the service.
+struct Handler<S> {
+    service: S,
     peer: RemoteAddress,
 }
 
-impl hyper::service::Service<Request<Incoming>> for Handler {
-    type Response = Response<TimedBody<axum::body::Body>>;
+impl<S, B> hyper::service::Service<Request<Incoming>> for Handler<S>
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone,
+    B: Body + Default,
+{
+    type Response = Response<TimedBody<B>>;
     type Error = Infallible;
-    type Future = Timed<RouteFuture<Infallible>>;
+    type Future = Timed<S::Future>;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         request.extensions_mut().insert(self.peer);
         let alarm = alarm_of(request.headers());
-        Timed::new(tower_service::Service::call(&mut self.router.clone(), request), alarm)
+        // Services of this kind are always ready.
+        Timed::new(self.service.clone().call(request), alarm)
     }
 }

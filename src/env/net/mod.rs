@@ -19,6 +19,7 @@ mod listener;
 #[cfg(madsim)]
 mod simulated;
 mod stream;
+mod streams;
 #[cfg(test)]
 #[cfg(not(madsim))]
 mod tests;

@@ -93,7 +93,7 @@ async fn a_flipped_bit_in_any_page_is_found_and_never_served() {
 fn last_of_open(contents: &[u8]) -> Option<usize> {
     let used = contents.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     let starts_page = |at: &usize| contents[*at..].starts_with(b"QrtmPage");
-    let last = (0..used).step_by(512).filter(starts_page).next_back()?;
+    let last = (0..used).step_by(512).rfind(starts_page)?;
     (contents.len() > used.next_multiple_of(512)).then_some(last)
 }
 

@@ -2,6 +2,7 @@
 //! wait, and all of it goes on when space is back.
 
 use super::bench::Bench;
+use super::model::Op;
 use super::script::{self, Script};
 use crate::pagefile::test_disk::TestDisk;
 
@@ -53,4 +54,45 @@ async fn what_waited_for_space_is_in_the_log() {
         let bench = script.check(&after, run, &about).await;
         script.live_on(bench, &about).await;
     }
+}
+
+/// A commit that waits for space goes on when cleaning gives some back, on a disk that stays full.
+#[tokio::test]
+async fn cleaning_feeds_a_commit_that_waits() {
+    let disk = TestDisk::default();
+    let mut bench = Bench::open(&disk).await.unwrap();
+    let mut ops: Vec<Op> = (0..200).map(|key| Op::Put(format!("key{}", key % 5), "v".repeat(100))).collect();
+    ops.push(Op::Compact(200));
+    for (index, op) in ops.iter().enumerate() {
+        bench.apply(op).await.unwrap();
+        if index % 10 == 0 {
+            bench.applier.commit().await.unwrap();
+        }
+    }
+    bench.applier.commit().await.unwrap();
+    bench.compact().await;
+    disk.fill(0);
+    let mut waiting = None;
+    while waiting.is_none() {
+        let op = Op::Put("last".into(), "w".repeat(600));
+        bench.apply(&op).await.unwrap();
+        ops.push(op);
+        let mut commit = Box::pin(bench.applier.begin_commit().await.unwrap().durable());
+        for _ in 0..200 {
+            if bench.applier.is_starved() {
+                break;
+            }
+            crate::env::task::yield_now().await;
+        }
+        match bench.applier.is_starved() {
+            true => waiting = Some(commit),
+            false => drop((&mut commit).await.unwrap()),
+        }
+    }
+    assert!(!bench.store.has_reserve());
+    bench.clean().await.unwrap();
+    let position = waiting.expect("it waits").await.unwrap();
+    assert_eq!(position.index, ops.len() as u64);
+    assert!(!bench.applier.is_starved());
+    bench.check(&super::model::Model::of(&ops), "fed").await;
 }
