@@ -310,6 +310,28 @@ mod tests {
         }
     }
 
+    /// A mark that no line of the product reaches any more would fail a campaign much later.
+    #[test]
+    fn every_promised_mark_is_in_the_code() {
+        let mut code = String::new();
+        let mut rooms = vec![directory().join("../src"), directory().join("../sim/src")];
+        while let Some(room) = rooms.pop() {
+            for entry in std::fs::read_dir(&room).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    rooms.push(path);
+                } else if path.extension().is_some_and(|kind| kind == "rs") {
+                    code.push_str(&std::fs::read_to_string(path).unwrap());
+                }
+            }
+        }
+        for scenario in Scenario::all(&directory()).unwrap() {
+            for mark in &scenario.promises {
+                assert!(code.contains(&format!("reached!(\"{mark}\")")), "{}: {mark}", scenario.name);
+            }
+        }
+    }
+
     #[test]
     fn mistakes_are_named() {
         let text = std::fs::read_to_string(directory().join("standard.toml")).unwrap();

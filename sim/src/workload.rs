@@ -197,7 +197,7 @@ fn error(status: &Status, maybe_applied: bool) -> Outcome {
 /// Whether a request that ended so may have taken effect, or may still.
 fn may_be_applied(status: &Status) -> bool {
     match status.code() {
-        Code::Unavailable => !status.message().starts_with("connect "),
+        Code::Unavailable => !status.message().starts_with("cannot connect to "),
         Code::DeadlineExceeded | Code::Cancelled | Code::Unknown | Code::Internal | Code::Aborted => true,
         _ => false,
     }
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn only_trouble_on_the_way_leaves_an_effect_in_doubt() {
         for (status, doubt) in [
-            (Status::unavailable("connect n1:2379: refused"), false),
+            (Status::unavailable("cannot connect to n1:2379: refused"), false),
             (Status::unavailable("broken pipe"), true),
             (Status::deadline_exceeded(""), true),
             (Status::invalid_argument("etcdserver: key is not provided"), false),

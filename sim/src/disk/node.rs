@@ -22,6 +22,9 @@ use std::{
     sync::{Arc, PoisonError, Weak},
 };
 
+/// A file's name, its inode, and spans of it that are old.
+type OldFile = (PathBuf, u64, Vec<(u64, u64)>);
+
 /// A place that rotted, and what stands there since.
 struct Rotten {
     inode: u64,
@@ -327,7 +330,7 @@ impl NodeDisk {
         let fresh = |name: &Path, inode: u64| {
             last[&name.parent()].iter().take(FRESH_FILES).any(|(_, other)| *other == inode)
         };
-        let mut old: Vec<(PathBuf, u64, Vec<(u64, u64)>)> = Vec::new();
+        let mut old: Vec<OldFile> = Vec::new();
         for (name, inode) in self.names.files().filter(|(name, _)| name.starts_with(below)) {
             let image = &self.inodes[&inode].image;
             let spans = image.old_spans(!fresh(name, inode));

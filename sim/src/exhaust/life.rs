@@ -157,7 +157,11 @@ async fn try_live(script: &Script, progress: &Shared, life: usize) -> Result<(),
             }
             Step::Apply(_) => {}
             Step::Install(index) if applied < *index => {
-                let position = applier.install(script.snapshot.clone()).await?;
+                // Both would put something in the place of what is there.
+                applier.commit().await?;
+                let both =
+                    futures::future::join(store.defragment(), applier.install(script.snapshot.clone()));
+                let position = both.await.1?;
                 locked(progress).durable = position.index;
                 compare(&store, script, *index).await?;
             }

@@ -344,6 +344,7 @@ fn clients_must_be_answered_after_healing() {
         let mut story = story();
         let fate = if answered { Fate::Answered } else { Fate::Lost };
         let id = story.play(8, get("a"), fate, (1, 1), 0);
+        story.play(8, get("a"), fate, (1, 1), 0);
         let invoke_ns = story.op(id).invoke_ns;
         let (history, mut evidence) = story.finish();
         evidence.healed_at_ns = invoke_ns - 10;
