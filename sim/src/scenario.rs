@@ -102,7 +102,7 @@ pub struct Sizes {
     /// The same by time; another third.
     #[serde(default)]
     pub retain_ms: Option<[u64; 2]>,
-    /// How often members compare hashes; half of the seeds do.
+    /// How often members compare hashes; three of four seeds do.
     #[serde(default)]
     pub compare_ms: Option<[u64; 2]>,
     /// Of a message between any two nodes, microseconds.

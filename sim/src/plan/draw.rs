@@ -134,8 +134,8 @@ fn draw_sizes(scenario: &Scenario, dice: &mut Dice) -> Drawn {
             (1, _, Some(range)) => Retain::Period(draw(range)),
             _ => Retain::Everything,
         },
-        compare_ms: match (draw([0, 1]), sizes.compare_ms) {
-            (0, Some(range)) => draw(range),
+        compare_ms: match (draw([0, 3]), sizes.compare_ms) {
+            (1.., Some(range)) => draw(range),
             _ => 0,
         },
         latency_us: [latency_low, latency_low + draw(sizes.latency_spread_us)],

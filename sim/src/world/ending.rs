@@ -20,6 +20,8 @@ use std::{path::Path, time::Duration};
 const PROPOSAL_LASTS: Duration = Duration::from_secs(8);
 /// Rot is found within so many passes of the scrubber, and a little.
 const SCRUB_PASSES: u64 = 3;
+/// Pages of a segment that its directory and paddings may take.
+const FRAMING_PAGES: u64 = 2;
 const SCRUB_SLACK_NS: u64 = 10_000_000_000;
 
 /// What the end showed.
@@ -121,8 +123,8 @@ impl World {
                 // It stopped by itself meanwhile; that is told elsewhere.
                 Some(None) | None => {}
             }
-            let slack = 4 * head.sizes.store_segment_bytes;
-            let task = node.spawn(async move { defragmented(number, slack).await });
+            let (page, segment) = (head.sizes.page_bytes, head.sizes.store_segment_bytes);
+            let task = node.spawn(async move { defragmented(number, page, segment).await });
             match self.within(deadline, task).await {
                 Some(sizes) => state.sizes = Some(sizes),
                 None => {
@@ -203,7 +205,7 @@ async fn final_state(line: &mut Line, number: usize, id: u64) -> FinalState {
 }
 
 /// A member's sizes once it was defragmented.
-async fn defragmented(number: usize, slack: u64) -> Sizes {
+async fn defragmented(number: usize, page: u64, segment: u64) -> Sizes {
     loop {
         if operator::defragment(number).await {
             let mut request = tonic::Request::new(StatusRequest {});
@@ -211,7 +213,11 @@ async fn defragmented(number: usize, slack: u64) -> Sizes {
             if let Ok(reply) = operator::service(number).status(request).await {
                 let reply = reply.into_inner();
                 let bytes = |size: i64| u64::try_from(size).unwrap_or(0);
-                return Sizes { on_disk: bytes(reply.db_size), in_use: bytes(reply.db_size_in_use), slack };
+                let (on_disk, in_use) = (bytes(reply.db_size), bytes(reply.db_size_in_use));
+                // The open segment and small ones; and of every segment its directory and paddings,
+                // which count where segments are a few pages.
+                let slack = 4 * segment + (on_disk / segment + 1) * FRAMING_PAGES * page;
+                return Sizes { on_disk, in_use, slack };
             }
         }
         pass(Duration::from_millis(100)).await;
