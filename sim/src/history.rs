@@ -236,6 +236,12 @@ impl Call {
         }
     }
 
+    /// Goes through the log and changes nothing, whatever its compares say (T17, nested): a client
+    /// that lost the answer may ask again.
+    pub fn is_repeatable(&self) -> bool {
+        matches!(self, Call::Txn(txn) if only_reads(txn))
+    }
+
     /// A read that the contacted member answers alone, perhaps from the past (R13, T17).
     pub fn is_serializable(&self) -> bool {
         match self {
@@ -246,6 +252,14 @@ impl Call {
             _ => false,
         }
     }
+}
+
+fn only_reads(txn: &pb::TxnRequest) -> bool {
+    txn.success.iter().chain(&txn.failure).all(|op| match &op.request {
+        Some(pb::request_op::Request::RequestRange(_)) => true,
+        Some(pb::request_op::Request::RequestTxn(inner)) => only_reads(inner),
+        _ => false,
+    })
 }
 
 /// The ranges of a txn that holds nothing else.

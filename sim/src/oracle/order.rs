@@ -200,6 +200,10 @@ impl Order {
                 continue;
             }
             let content = slot.call.content();
+            if slot.call.is_repeatable() && placed.contains(&content) {
+                // One that asks again after a lost answer; it has changed nothing.
+                continue;
+            }
             let refused = history
                 .ops
                 .iter()
