@@ -59,7 +59,7 @@ pub fn judge(history: &History, evidence: &Evidence) -> Vec<Violation> {
         violations.extend(records::judge(evidence, &order));
         violations.extend(room::judge(history, evidence, &order));
     }
-    violations.extend(search::judge(history));
+    violations.extend(search::judge(history, evidence.retention.is_none()));
     violations.extend(session::judge(history, evidence));
     violations.extend(durability::judge(history, evidence));
     violations.extend(replicas::judge(evidence));

@@ -25,8 +25,11 @@ pub enum Verdict {
     Unknown,
 }
 
-pub(super) fn judge(history: &History) -> Vec<Violation> {
-    let Verdict::Not(id) = search(history, OPS_MAX, STEPS_MAX) else { return Vec::new() };
+/// `alone`: nobody but clients compacts. Otherwise only the log can tell why a revision was
+/// compacted, and the judge that reads it must explain such a refusal.
+pub(super) fn judge(history: &History, alone: bool) -> Vec<Violation> {
+    let known = |op: &Op| alone || !is_refused_as(op, |refusal| matches!(refusal, Refusal::Compacted));
+    let Verdict::Not(id) = search_among(history, known, OPS_MAX, STEPS_MAX) else { return Vec::new() };
     let op = history.ops.iter().find(|op| op.id == id).expect("the search names an operation of the history");
     vec![Violation {
         guarantee: "LIN",
@@ -37,11 +40,15 @@ pub(super) fn judge(history: &History) -> Vec<Violation> {
 
 /// Looks for a linear order of the first `ops_max` (64 at most) operations that count.
 pub fn search(history: &History, ops_max: usize, steps_max: usize) -> Verdict {
+    search_among(history, |_| true, ops_max, steps_max)
+}
+
+fn search_among(history: &History, known: impl Fn(&Op) -> bool, ops_max: usize, steps_max: usize) -> Verdict {
     assert!(ops_max <= 64, "a set of operations is one word");
     let mut ops: Vec<Pending<'_>> = by_invocation(history)
         .into_iter()
         .map(|at| &history.ops[at])
-        .filter(|op| counts(op))
+        .filter(|op| counts(op) && known(op))
         .map(|op| Pending { op, settled_ns: op.settled_ns(), must: op.certainty() != Certainty::Ambiguous })
         .collect();
     // Cut in time: what ends after the first operation left out is not known to have ended.
@@ -128,9 +135,15 @@ fn step(model: &mut Model, op: &Op, must: bool) -> bool {
 /// Reads that may be stale and what certainly did not happen are not part of the order.
 fn counts(op: &Op) -> bool {
     // Whether there was room, only the log can tell.
-    let no_room = matches!(&op.outcome, Outcome::Error { code, message, .. }
-        if matches!(Refusal::from_status(*code, message), Some(Refusal::NoSpace | Refusal::Corrupt)));
+    let no_room = is_refused_as(op, |refusal| matches!(refusal, Refusal::NoSpace | Refusal::Corrupt));
     !op.call.is_serializable() && op.certainty() != Certainty::Nothing && !no_room
+}
+
+fn is_refused_as(op: &Op, as_one: impl FnOnce(Refusal) -> bool) -> bool {
+    match &op.outcome {
+        Outcome::Error { code, message, .. } => Refusal::from_status(*code, message).is_some_and(as_one),
+        _ => false,
+    }
 }
 
 fn digest(model: &Model) -> u64 {
