@@ -385,12 +385,16 @@ impl Cluster {
 
     /// Clears away a member that stopped by itself; `false` if that life had ended anyway.
     pub fn bury(&mut self, exit: &Exit) -> bool {
+        let id = self.node(exit.member);
         let member = self.member(exit.member);
         if member.life.load(Relaxed) != exit.life || !matches!(member.state, State::Up | State::Paused) {
             return false;
         }
         let damaged = member.damaged;
-        if !member.excused && !damaged {
+        let excused = member.excused;
+        // Its disk may have become full while it was about to start.
+        let found_no_room = exit.reason.starts_with("did not start") && DiskSim::get().is_full(id);
+        if !excused && !found_no_room && !damaged {
             let Exit { member, reason, .. } = exit;
             self.complaints
                 .push(format!("member n{member} stopped by itself though its disk was fine: {reason}"));

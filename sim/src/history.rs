@@ -91,6 +91,8 @@ pub struct FinalState {
 /// Both ways to ask a store for its records.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Records {
+    /// The compacted mark that they were told at: members may compact by themselves at any time.
+    pub compacted: i64,
     /// From the compacted revision on.
     pub history: Vec<Record>,
     /// All that count at the current revision.

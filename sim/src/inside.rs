@@ -17,7 +17,7 @@ pub async fn records(store: &Store, revision: i64) -> Result<Records, String> {
     let history = view.history(&[0], &[0], view.compacted(), revision).await;
     let history = all(history.map_err(|error| error.to_string())?).await?;
     let all = all(view.records().await.map_err(|error| error.to_string())?).await?;
-    Ok(Records { history, all })
+    Ok(Records { compacted: view.compacted(), history, all })
 }
 
 async fn all(mut history: History) -> Result<Vec<Record>, String> {

@@ -31,8 +31,9 @@ fn of_member(state: &FinalState, order: &Order) -> Option<Violation> {
     let records = state.records.as_ref()?;
     // A revision that never was is told by the judge of durability.
     order.span(state.revision)?;
-    let all = order.model.records(Moment { revision: state.revision, compacted: state.compacted });
-    let history: Vec<Record> = all.iter().filter(|record| record.main >= state.compacted).cloned().collect();
+    let compacted = records.compacted;
+    let all = order.model.records(Moment { revision: state.revision, compacted });
+    let history: Vec<Record> = all.iter().filter(|record| record.main >= compacted).cloned().collect();
     let told = [
         ("history from the compacted revision on", &records.history, &history),
         ("records", &records.all, &all),
@@ -43,7 +44,7 @@ fn of_member(state: &FinalState, order: &Order) -> Option<Violation> {
         guarantee: "HISTORY",
         sentence: format!(
             "member {:x} ended at revision {} compacted at {}; its {what}: {difference}",
-            state.member, state.revision, state.compacted
+            state.member, state.revision, compacted
         ),
         op: None,
     })

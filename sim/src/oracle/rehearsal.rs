@@ -157,6 +157,7 @@ impl Rehearsal {
                 hash: self.model.hash_kv(self.model.now()),
                 kvs: self.model.pairs(revision),
                 records: Some(Records {
+                    compacted,
                     all: self.model.records(self.model.now()),
                     history: (self.model.records(self.model.now()).into_iter())
                         .filter(|record| record.main >= compacted)

@@ -26,7 +26,7 @@ fn story() -> Rehearsal {
 fn a_deletion_at_the_compacted_revision_belongs_to_history_and_one_below_does_not() {
     let (history, evidence) = story().finish();
     assert_eq!(judge(&history, &evidence), []);
-    let Records { history: from, all } = evidence.final_states[0].records.clone().unwrap();
+    let Records { history: from, all, .. } = evidence.final_states[0].records.clone().unwrap();
     let words = |records: &[Record]| -> Vec<(i64, bool)> {
         records.iter().map(|record| (record.main, record.pair.is_some())).collect()
     };
