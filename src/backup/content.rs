@@ -5,9 +5,10 @@
 //! ([`Carried`]) until a service owns them. What a bucket holds is in
 //! tests/facts/storage.md, section 3.
 
-use super::{Error, revision::RevisionKey};
+use super::Error;
 use crate::bolt::KEY_BYTES_MAX;
 use crate::members::Members;
+use crate::mvcc::RevisionKey;
 use bytes::Bytes;
 use prost::Message;
 use quorate_proto::{
@@ -126,7 +127,7 @@ impl Content {
     fn mark_compacted(&mut self) {
         let Ok(compacted) = u64::try_from(self.compacted) else { return };
         for name in ["scheduledCompactRev", "finishedCompactRev"] {
-            self.put(META, name, RevisionKey::mark(compacted).encode());
+            self.put(META, name, RevisionKey::mark(compacted).encode().to_vec());
         }
     }
 

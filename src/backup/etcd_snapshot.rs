@@ -6,13 +6,12 @@
 use super::{
     Content, Error, Records, Stored, View,
     content::{KEY, META},
-    revision::RevisionKey,
     walk::BucketsHash,
 };
 use crate::{
     bolt::{self, Database},
     env::File,
-    mvcc::Fields,
+    mvcc::{Fields, RevisionKey},
 };
 use bytes::{Bytes, BytesMut};
 use sha2::{Digest, Sha256};

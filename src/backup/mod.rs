@@ -2,7 +2,6 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `revision.rs` | a record's key in bucket `key` |
 //! | `content.rs` | everything beside the records, as etcd's other buckets |
 //! | `walk.rs` | a view as buckets in order; the hash over them (Hash) |
 //! | `survivors.rs` | what of a history a finished compaction leaves; HashKV of any view |
@@ -11,6 +10,7 @@
 //! | `store_view.rs` | a store that is served, or a stopped member's, as a view |
 //! | `outgoing.rs` | a served store's snapshot, in either form |
 //! | `own_file.rs` | our own snapshot: made, and as a view |
+//! | `parts.rs` | a snapshot's bytes in parts, with their digest |
 //!
 //! Everything reads a [`View`]: records in the order of history, as often as
 //! they are wanted, and what stands beside them. A running store, the files of
@@ -29,7 +29,7 @@ pub mod fuzz;
 mod in_memory;
 mod outgoing;
 mod own_file;
-mod revision;
+mod parts;
 mod store_view;
 mod survivors;
 #[cfg(test)]
@@ -37,18 +37,18 @@ mod tests;
 mod walk;
 
 pub use content::{Carried, Content};
-pub use etcd_file::{EtcdFile, PART_BYTES, Part};
+pub use etcd_file::EtcdFile;
 pub use etcd_snapshot::{
     EtcdRecords, EtcdSnapshot, FileSource, Status, status, verify_digest, without_digest,
 };
 pub use outgoing::{Form, Outgoing};
 pub use own_file::{OwnFile, OwnRecords, OwnSnapshot, own_status};
-pub use revision::RevisionKey;
+pub use parts::{PART_BYTES, Part};
 pub use store_view::{Covered, Mark, StoppedStore, StoreRecords, StoreView};
 pub use survivors::{Settled, SettledRecords, Survivors, hash_kv};
 pub use walk::{Item, Walk, hash};
 
-use crate::{bolt, pagefile, store};
+use crate::{bolt, mvcc::RevisionKey, pagefile, store};
 use bytes::Bytes;
 use std::{future::Future, io};
 
@@ -60,6 +60,13 @@ pub struct Stored {
     pub tombstone: bool,
     /// The encoded `mvccpb.KeyValue`; empty in the record that a bumped revision leaves.
     pub key_value: Bytes,
+}
+
+impl Stored {
+    /// As etcd's bucket has it.
+    pub fn key(&self) -> RevisionKey {
+        RevisionKey { main: self.main, sub: self.sub, tombstone: self.tombstone }
+    }
 }
 
 /// One pass over records, ascending by (main, sub).

@@ -33,9 +33,9 @@
 //! features, the lengths and the checksums keep their places in later versions.
 
 use super::{
-    Carried, Content, Error, Part, Records, Settled, Status, Stored, Survivors, View, content,
-    etcd_file::PART_BYTES,
+    Carried, Content, Error, Records, Settled, Status, Stored, Survivors, View, content,
     etcd_snapshot::{FileSource, LENGTH_UNIT},
+    parts::{Part, Parts},
     walk::whole_hash,
 };
 use crate::{
@@ -45,12 +45,11 @@ use crate::{
     pagefile::PageNumber,
     store::{SnapshotReader, kind},
 };
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes};
 use prost::Message;
 use quorate_proto::quorate::v1::{
     BucketPage, SnapshotContents, SnapshotPage, StoreMark, snapshot_contents::Segment,
 };
-use sha2::{Digest, Sha256};
 use std::{collections::VecDeque, sync::Arc};
 
 pub const MAGIC: &[u8; 8] = b"QrtmSnap";
@@ -104,12 +103,10 @@ pub(super) fn seal(file: &mut [u8]) {
 /// A snapshot being made.
 pub struct OwnFile {
     reader: SnapshotReader,
-    ready: BytesMut,
+    parts: Parts,
     /// Of the pages, not yet taken from the reader.
     pages_bytes: u64,
     padding: usize,
-    remaining: u64,
-    digest: Option<Sha256>,
 }
 
 impl OwnFile {
@@ -133,54 +130,39 @@ impl OwnFile {
         let contents = contents.encode_to_vec();
         let whole = (HEAD + contents.len()) as u64 + pages_bytes;
         let total = whole.next_multiple_of(LENGTH_UNIT);
-        let mut ready = BytesMut::new();
+        let mut parts = Parts::new(total);
+        let ready = parts.ready();
         ready.put_slice(MAGIC);
         ready.put_u32_le(VERSION);
         ready.put_u32_le(u32::try_from(contents.len()).map_err(|_| Error::malformed("too many segments"))?);
         ready.put_u64_le(FEATURES_KNOWN);
         ready.put_u64_le(total);
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&ready), &contents);
+        let crc = crc32c::crc32c_append(crc32c::crc32c(ready), &contents);
         ready.put_u32_le(crc);
         assert_eq!(ready.len(), HEAD, "the head is as documented");
         ready.put_slice(&contents);
-        Ok(OwnFile {
-            reader,
-            ready,
-            pages_bytes,
-            padding: (total - whole) as usize,
-            remaining: total,
-            digest: Some(Sha256::new()),
-        })
+        Ok(OwnFile { reader, parts, pages_bytes, padding: (total - whole) as usize })
     }
 
     /// Bytes that were not handed out yet, the digest left out.
     pub fn remaining(&self) -> u64 {
-        self.remaining
+        self.parts.remaining()
     }
 
     /// The next part; `None` behind the digest.
     pub async fn next(&mut self) -> Result<Option<Part>, Error> {
-        while self.ready.len() < PART_BYTES && self.pages_bytes > 0 {
+        while self.parts.is_short() && self.pages_bytes > 0 {
             let page = self.reader.next().await?.ok_or(crate::bolt::PlanMismatch)?;
-            self.ready.put_slice(&page_head(&page)?);
-            self.ready.put_slice(&page.payload);
+            let ready = self.parts.ready();
+            ready.put_slice(&page_head(&page)?);
+            ready.put_slice(&page.payload);
             let taken = (PAGE_HEAD + page.payload.len()) as u64;
             self.pages_bytes = self.pages_bytes.checked_sub(taken).ok_or(crate::bolt::PlanMismatch)?;
             if self.pages_bytes == 0 {
-                self.ready.put_bytes(0, self.padding);
+                ready.put_bytes(0, self.padding);
             }
         }
-        if !self.ready.is_empty() {
-            let blob = self.ready.split_to(self.ready.len().min(PART_BYTES)).freeze();
-            if let Some(digest) = &mut self.digest {
-                digest.update(&blob);
-            }
-            self.remaining -= blob.len() as u64;
-            return Ok(Some(Part { remaining: self.remaining, blob }));
-        }
-        assert_eq!(self.remaining, 0, "the pages were as long as planned");
-        let digest = self.digest.take();
-        Ok(digest.map(|digest| Part { remaining: 0, blob: Bytes::copy_from_slice(&digest.finalize()) }))
+        Ok(self.parts.cut()?)
     }
 }
 

@@ -4,7 +4,7 @@
 //! each key, so it works for every view, files of a stopped member and
 //! snapshots among them. Rules: tests/facts/storage.md, sections 4 and 5.
 
-use super::{Content, Error, Records, Stored, View, revision::RevisionKey};
+use super::{Content, Error, Records, Stored, View};
 use crate::mvcc::Fields;
 use sha2::{Digest, Sha256};
 use std::{collections::HashMap, sync::Arc};
@@ -153,7 +153,7 @@ pub async fn hash_kv<V: View>(view: &V, revision: i64) -> Result<(u32, i64), Err
             }
         };
         if counts {
-            let key = RevisionKey { main: record.main, sub: record.sub, tombstone: record.tombstone };
+            let key = record.key();
             hash = crc32c::crc32c_append(crc32c::crc32c_append(hash, &key.encode()), &record.key_value);
         }
     }

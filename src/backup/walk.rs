@@ -3,7 +3,6 @@
 use super::{
     Content, Error, Records, View,
     content::{KEY, META},
-    revision::RevisionKey,
 };
 use bytes::Bytes;
 use std::collections::btree_map;
@@ -41,8 +40,11 @@ impl<R: Records> Walk<R> {
     pub async fn next(&mut self) -> Result<Option<Item>, Error> {
         if let Some(records) = &mut self.records {
             if let Some(record) = records.next().await? {
-                let key = RevisionKey { main: record.main, sub: record.sub, tombstone: record.tombstone };
-                return Ok(Some(Item::Record { key: key.encode().into(), value: record.key_value }));
+                let key = record.key();
+                return Ok(Some(Item::Record {
+                    key: Bytes::copy_from_slice(&key.encode()),
+                    value: record.key_value,
+                }));
             }
             self.records = None;
         }

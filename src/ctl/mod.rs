@@ -13,9 +13,9 @@ mod txn;
 
 use crate::client::{Client, ClientOptions};
 use crate::env::{Env, net::HttpOptions};
-use crate::layout::{failure, mistake, printer, quote};
+use crate::layout::{self, failure, mistake, printer, quote};
 use args::{Cli, Command, Global};
-use clap::{CommandFactory, FromArgMatches};
+use clap::Parser;
 use failure::Failure;
 use std::ffi::OsString;
 use std::time::Duration;
@@ -50,9 +50,7 @@ fn http_options() -> HttpOptions {
 
 /// Runs one command line (the program's name first); returns the exit code.
 pub async fn run(args: Vec<OsString>, env: Env) -> i32 {
-    let parsed =
-        Cli::command().try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
-    let cli = match parsed {
+    let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => return mistake::report(&error, "quoratectl"),
     };
@@ -60,15 +58,7 @@ pub async fn run(args: Vec<OsString>, env: Env) -> i32 {
         Ok(format) => command(cli.command, Session { global: cli.global, env, format }).await,
         Err(failure) => Err(failure),
     };
-    match outcome {
-        Ok(()) => 0,
-        Err(failure) => {
-            if let Some(text) = &failure.text {
-                eprintln!("Error: {text}");
-            }
-            failure.exit_code
-        }
-    }
+    layout::exit_code(outcome)
 }
 
 impl From<crate::client::Error> for Failure {

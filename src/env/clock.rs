@@ -38,3 +38,20 @@ impl dyn Clock {
         self.sleep_until(self.now() + by)
     }
 }
+
+/// A clock on which no time passes: nothing that sleeps ever wakes.
+#[cfg(test)]
+pub(crate) struct StoppedClock;
+
+#[cfg(test)]
+impl Clock for StoppedClock {
+    fn now(&self) -> Moment {
+        Moment(0)
+    }
+    fn wall(&self) -> Duration {
+        Duration::ZERO
+    }
+    fn sleep_until(&self, _: Moment) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+}

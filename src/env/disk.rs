@@ -71,3 +71,20 @@ pub trait File: Send + Sync + 'static {
     fn length(&self) -> Io<u64>;
     fn truncate(&self, length: u64) -> Io<()>;
 }
+
+/// Puts a small file in place of the one named `name` in `dir`, durably and seen whole or not at all;
+/// it is made beside it as `name.new`.
+pub async fn put_in_place(disk: &dyn Disk, dir: &Path, name: &str, bytes: Bytes) -> io::Result<()> {
+    let beside = dir.join(format!("{name}.new"));
+    match disk.remove(&beside).await {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        // A leftover of a crash, or none.
+        _ => {}
+    }
+    let file = disk.open(&beside, Open::New).await?;
+    file.append(0, vec![bytes]).await?;
+    file.sync_data().await?;
+    drop(file);
+    disk.rename(&beside, &dir.join(name)).await?;
+    disk.sync_dir(dir).await
+}

@@ -39,6 +39,15 @@ impl Failure {
     }
 }
 
+/// Says what failed, if it was not said already; the exit code of the program.
+pub fn exit_code(outcome: Result<(), Failure>) -> i32 {
+    let Err(failure) = outcome else { return 0 };
+    if let Some(text) = &failure.text {
+        eprintln!("Error: {text}");
+    }
+    failure.exit_code
+}
+
 /// A status as etcdctl shows it: the message alone, but for deadlines.
 pub fn text_of(status: &tonic::Status) -> String {
     match status.code() {

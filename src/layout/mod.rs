@@ -15,4 +15,4 @@ pub mod mistake;
 pub mod printer;
 pub mod quote;
 
-pub use failure::Failure;
+pub use failure::{Failure, exit_code};

@@ -90,19 +90,18 @@ fn record(page: &stored::LogPage) -> Record {
 
 /// The entries of one page; they share its buffer.
 pub(super) fn decode_entries(page: &Page) -> Result<Vec<Entry>, Error> {
-    let number = page.number.0;
-    let decode = |what| Error::Decode { page: number, what };
-    let page = decode_page(page).map_err(decode)?;
-    page.entries.into_iter().map(from_stored).collect::<Result<_, _>>().map_err(decode)
+    log_page(page).map(|page| page.entries)
 }
 
-/// A page for one who only looks.
+/// A whole page.
 pub(super) fn log_page(page: &Page) -> Result<super::LogPage, Error> {
-    let entries = decode_entries(page)?;
-    let stored = decode_page(page).map_err(|what| Error::Decode { page: page.number.0, what })?;
+    let number = page.number;
+    let decode = |what| Error::Decode { page: number.0, what };
+    let stored = decode_page(page).map_err(decode)?;
+    let entries = stored.entries.into_iter().map(from_stored).collect::<Result<_, _>>().map_err(decode)?;
     let hard_state = stored.hard_state.map(|state| (state.term, state.vote, state.commit));
     let start = (stored.start_index > 0).then_some((stored.start_index, stored.start_term));
-    Ok(super::LogPage { number: page.number, entries, hard_state, start })
+    Ok(super::LogPage { number, entries, hard_state, start })
 }
 
 fn decode_page(page: &Page) -> Result<stored::LogPage, String> {

@@ -2,26 +2,12 @@
 
 use super::writer::{Turn, Written};
 use super::*;
-use crate::env::{Moment, Rng};
+use crate::env::{Moment, Rng, clock::StoppedClock};
 use crate::pagefile::test_disk::{Fate, TestDisk};
 use bytes::Bytes;
 use futures::{executor::block_on, future::BoxFuture};
 use raft::{GetEntriesContext, Storage, StorageError, eraftpb::EntryType};
 use std::{collections::BTreeMap, time::Duration};
-
-struct StoppedClock;
-
-impl Clock for StoppedClock {
-    fn now(&self) -> Moment {
-        Moment(0)
-    }
-    fn wall(&self) -> Duration {
-        Duration::ZERO
-    }
-    fn sleep_until(&self, _at: Moment) -> BoxFuture<'static, ()> {
-        Box::pin(std::future::pending())
-    }
-}
 
 fn env(disk: &TestDisk, rng: &Rng) -> Env {
     Env { disk: Arc::new(disk.clone()), clock: Arc::new(StoppedClock), rng: rng.clone() }

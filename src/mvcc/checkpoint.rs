@@ -27,7 +27,7 @@
 use super::{
     Mvcc,
     index::{Span, Version},
-    page::Place,
+    page::{Place, page_of},
     record::{Malformed, put_varint, take_slice, take_varint},
     revisions::{Revisions, check_first},
 };
@@ -44,7 +44,7 @@ pub struct Slice {
     pub payload: Bytes,
     /// Where the next slice begins; `None` behind the last key.
     pub next: Option<Bytes>,
-    /// Every record whose place is below is in; a page number in the bits above the 17th.
+    /// Every record whose place has a lower word is in ([`page_of`]).
     pub as_of: u64,
     /// But for those that a compaction up to here drops.
     pub compacted: i64,
@@ -53,7 +53,7 @@ pub struct Slice {
 impl Slice {
     /// Pages from here on must be read after the slice: records in them may not be in it.
     pub fn first_page(&self) -> PageNumber {
-        PageNumber(self.as_of >> 17)
+        page_of(self.as_of)
     }
 }
 
@@ -93,7 +93,7 @@ impl SliceHead {
 
     /// Pages from here on must be read after the slice: records in them may not be in it.
     pub fn first_page(&self) -> PageNumber {
-        PageNumber(self.as_of >> 17)
+        page_of(self.as_of)
     }
 }
 
@@ -284,7 +284,7 @@ impl Coverage {
             behind.clone_from(to);
             oldest = oldest.min(*as_of);
         }
-        if behind.is_some() { PageNumber(0) } else { PageNumber(oldest >> 17) }
+        if behind.is_some() { PageNumber(0) } else { page_of(oldest) }
     }
 
     /// Every record of `key` whose place is below this is known already.

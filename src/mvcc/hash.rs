@@ -10,6 +10,7 @@ use super::{
     Mvcc,
     page::{Head, records},
     record::{Fields, Malformed},
+    revision_key::RevisionKey,
     view::View,
 };
 use crate::pagefile::PageNumber;
@@ -90,11 +91,6 @@ impl HashKv {
 
 /// Record key as etcd stores it, then the value; no lengths in between.
 fn append(crc: u32, record: &super::record::Record<'_>) -> u32 {
-    let mut key = [0; 18];
-    key[..8].copy_from_slice(&record.main.to_be_bytes());
-    key[8] = b'_';
-    key[9..17].copy_from_slice(&record.sub.to_be_bytes());
-    key[17] = b't';
-    let length = if record.tombstone { 18 } else { 17 };
-    crc32c::crc32c_append(crc32c::crc32c_append(crc, &key[..length]), record.key_value)
+    let key = RevisionKey::from(record).encode();
+    crc32c::crc32c_append(crc32c::crc32c_append(crc, &key), record.key_value)
 }

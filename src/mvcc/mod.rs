@@ -13,11 +13,13 @@
 //! | `compaction.rs` | compaction, pins, what a cleaner must keep |
 //! | `checkpoint.rs` | slices of the index, to open with |
 //! | `load.rs` | the index from mark, slices and pages |
+//! | `choice.rs` | which pairs a range shows, and in which order |
 //! | `range.rs` | Range: plan by the index, finish with pages |
 //! | `draft.rs` | put, delete and range before anything is changed |
 //! | `txn.rs` | Txn on a draft |
 //! | `check.rs` | checks that look only at a request |
 //! | `history.rs` | records in the order of revisions |
+//! | `revision_key.rs` | a record's key as etcd stores it |
 //! | `hash.rs` | HashKV |
 //! | `fuzz.rs` | decoders for fuzzing |
 //!
@@ -30,6 +32,7 @@
 
 pub mod check;
 mod checkpoint;
+mod choice;
 mod compaction;
 mod draft;
 #[doc(hidden)]
@@ -43,6 +46,7 @@ mod merge;
 mod page;
 mod range;
 mod record;
+mod revision_key;
 mod revisions;
 mod tail;
 #[cfg(test)]
@@ -52,13 +56,15 @@ mod txn;
 mod view;
 
 pub use checkpoint::{Slice, SliceHead};
+pub use choice::Choice;
 pub use hash::HashKv;
 pub use history::{Change, History, HistoryPlan, ScanCost};
 pub use merge::{Merge, MergedPage};
 pub(crate) use page::OpenPage;
-pub use page::{Head, PAGE_BYTES, Place, Records, records};
+pub use page::{Head, PAGE_BYTES, Place, Records, page_of, records, word_of};
 pub use range::{RangePlan, RangeSlice};
 pub use record::{Fields, Malformed, Record};
+pub use revision_key::RevisionKey;
 pub use txn::{has_put, is_read_only, is_serializable};
 pub use view::View;
 

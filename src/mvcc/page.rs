@@ -48,8 +48,20 @@ pub(super) const RECORD_HEAD_BYTES: usize = 21;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place(NonZeroU64);
 
+/// Of a place's word: the page's number stands above so many bits.
+const PAGE_SHIFT: u32 = 17;
 /// Page numbers end here: they share a word with the offset.
-pub(super) const PAGE_NUMBER_END: u64 = 1 << 47;
+pub(super) const PAGE_NUMBER_END: u64 = 1 << (u64::BITS - PAGE_SHIFT);
+
+/// The word that is at or below every place in this page and behind, and above all before.
+pub fn word_of(page: PageNumber) -> u64 {
+    page.0 << PAGE_SHIFT
+}
+
+/// The page in which a place with this word lies.
+pub fn page_of(word: u64) -> PageNumber {
+    PageNumber(word >> PAGE_SHIFT)
+}
 
 impl Place {
     pub(crate) fn new(page: PageNumber, offset: usize, tombstone: bool) -> Place {
@@ -61,12 +73,12 @@ impl Place {
         if page.0 >= PAGE_NUMBER_END || !(HEAD_BYTES..1 << 16).contains(&offset) {
             return None;
         }
-        NonZeroU64::new(page.0 << 17 | (offset as u64) << 1 | u64::from(tombstone)).map(Place)
+        NonZeroU64::new(word_of(page) | (offset as u64) << 1 | u64::from(tombstone)).map(Place)
     }
 
     /// The place as a number, in the order of places; `None` where no record can stand.
     pub(super) fn from_word(word: u64) -> Option<Place> {
-        Place::of(PageNumber(word >> 17), (word >> 1) as usize & 0xffff, word & 1 == 1)
+        Place::of(page_of(word), (word >> 1) as usize & 0xffff, word & 1 == 1)
     }
 
     pub(super) fn word(self) -> u64 {
@@ -74,7 +86,7 @@ impl Place {
     }
 
     pub fn page(self) -> PageNumber {
-        PageNumber(self.0.get() >> 17)
+        page_of(self.0.get())
     }
 
     pub(crate) fn offset(self) -> usize {

@@ -3,6 +3,7 @@
 
 use super::{
     Error, Missing, Mvcc, Pages,
+    choice::Choice,
     index::{Found, Span},
     page::{Place, key_value_at},
     record,
@@ -11,12 +12,9 @@ use super::{
 use crate::pagefile::PageNumber;
 use bytes::Bytes;
 use quorate_proto::{
-    etcdserverpb::{
-        RangeRequest, RangeResponse, ResponseHeader, range_request::SortOrder, range_request::SortTarget,
-    },
+    etcdserverpb::{RangeRequest, RangeResponse, ResponseHeader},
     mvccpb::KeyValue,
 };
-use std::cmp::Reverse;
 
 /// A pair that a range may show.
 #[derive(Clone, Copy)]
@@ -75,14 +73,7 @@ pub struct RangePlan {
     more: bool,
     items: Vec<Item>,
     /// Sorted and cut only once the values are there.
-    by_value: Option<ByValue>,
-    keys_only: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct ByValue {
-    descending: bool,
-    limit: usize,
+    by_value: Option<Choice>,
 }
 
 impl RangePlan {
@@ -112,15 +103,8 @@ impl RangePlan {
                 Item::At(place) => reader.message(*place),
             });
         }
-        if let Some(ByValue { descending, limit }) = self.by_value {
-            match descending {
-                false => kvs.sort_by(|a, b| a.value.cmp(&b.value)),
-                true => kvs.sort_by(|a, b| b.value.cmp(&a.value)),
-            }
-            kvs.truncate(limit);
-            if self.keys_only {
-                kvs.iter_mut().for_each(|pair| pair.value = Bytes::new());
-            }
+        if let Some(choice) = &self.by_value {
+            choice.finish_by_value(&mut kvs);
         }
         let header = Some(header(self.revision));
         RangeResponse { header, kvs, more: self.more, count: self.count }
@@ -181,16 +165,6 @@ pub(super) fn header(revision: i64) -> ResponseHeader {
     ResponseHeader { revision, ..ResponseHeader::default() }
 }
 
-/// R8: bounds are inclusive, 0 is none.
-fn passes(request: &RangeRequest, fact: &Fact<'_>) -> bool {
-    let within = |value: u64, min: i64, max: i64| {
-        let value = value as i64;
-        (min == 0 || value >= min) && (max == 0 || value <= max)
-    };
-    within(fact.mod_revision, request.min_mod_revision, request.max_mod_revision)
-        && within(fact.create_revision, request.min_create_revision, request.max_create_revision)
-}
-
 /// Chooses, sorts and cuts (R6 to R12). `facts` are the live pairs in key order, `count` how many there
 /// are, if that is known: then no more of them are looked at than the answer needs.
 pub(super) fn plan<'a>(
@@ -200,38 +174,17 @@ pub(super) fn plan<'a>(
     facts: impl Iterator<Item = Fact<'a>>,
     count: Option<u64>,
 ) -> RangePlan {
-    let mut plan = RangePlan {
-        revision,
-        count: 0,
-        more: false,
-        items: Vec::new(),
-        by_value: None,
-        keys_only: request.keys_only,
-    };
+    let mut plan = RangePlan { revision, count: 0, more: false, items: Vec::new(), by_value: None };
     if request.count_only {
         plan.count = count.unwrap_or_else(|| facts.count() as u64) as i64;
         return plan;
     }
-    let order = SortOrder::try_from(request.sort_order).unwrap_or(SortOrder::None);
-    let target = SortTarget::try_from(request.sort_target).unwrap_or(SortTarget::Key);
-    let filtered = [
-        request.min_mod_revision,
-        request.max_mod_revision,
-        request.min_create_revision,
-        request.max_create_revision,
-    ]
-    .iter()
-    .any(|bound| *bound != 0);
-    let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
-    // Without order and filter the limit cuts the key-ordered list before anything is sorted (R7); sorted
-    // by ascending keys the list stays as it is.
-    let in_order = order == SortOrder::None || (order == SortOrder::Ascend && target == SortTarget::Key);
-    let wanted = if in_order && !filtered { limit.saturating_add(1) } else { usize::MAX };
-
+    let choice = Choice::of(request);
+    let wanted = choice.looked_at();
     let mut chosen = Vec::new();
     for fact in facts {
         plan.count += 1;
-        if chosen.len() < wanted && passes(request, &fact) {
+        if chosen.len() < wanted && choice.passes(&fact) {
             chosen.push(fact);
         }
         if let Some(count) = count
@@ -241,22 +194,10 @@ pub(super) fn plan<'a>(
             break;
         }
     }
-    plan.more = chosen.len() > limit;
-    let descending = order == SortOrder::Descend;
-    let sort = |facts: &mut [Fact<'a>], by: fn(&Fact<'a>) -> u64| match descending {
-        false => facts.sort_by_key(by),
-        true => facts.sort_by_key(|fact| Reverse(by(fact))),
-    };
-    match target {
-        SortTarget::Key if descending => chosen.reverse(),
-        SortTarget::Key => {}
-        SortTarget::Version => sort(&mut chosen, |fact| fact.version),
-        SortTarget::Create => sort(&mut chosen, |fact| fact.create_revision),
-        SortTarget::Mod => sort(&mut chosen, |fact| fact.mod_revision),
-        SortTarget::Value => plan.by_value = Some(ByValue { descending, limit }),
-    }
-    if plan.by_value.is_none() {
-        chosen.truncate(limit);
+    plan.more = chosen.len() > choice.limit;
+    match choice.is_by_value() {
+        true => plan.by_value = Some(choice),
+        false => choice.finish(&mut chosen),
     }
     let bare = request.keys_only && plan.by_value.is_none();
     plan.items = chosen.iter().map(|fact| item(mvcc, fact, bare)).collect();

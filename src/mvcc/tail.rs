@@ -5,7 +5,7 @@
 //! is taken.
 
 use super::{
-    page::{OpenPage, Place, key_value_at, record_at},
+    page::{OpenPage, Place, key_value_at, record_at, word_of},
     record::Fields,
 };
 use crate::pagefile::PageNumber;
@@ -111,7 +111,7 @@ impl Tail {
 
     /// Below every place that will be given out from now on, as a number.
     pub fn next_word(&self) -> u64 {
-        self.number.0 << 17 | (self.open.bytes().len() as u64) << 1
+        word_of(self.number) | (self.open.bytes().len() as u64) << 1
     }
 
     /// One more record of `page` in the index.

@@ -150,7 +150,7 @@ impl Store {
     fn crash(&mut self) {
         self.mvcc = self.opened(&[]);
         let (end, compacted) =
-            self.durable.map_or((0, -1), |durable| (durable.next.0 << 17, durable.view.compacted));
+            self.durable.map_or((0, -1), |durable| (word_of(durable.next), durable.view.compacted));
         self.slices.retain(|slice| slice.as_of <= end && slice.compacted <= compacted);
         let with_checkpoint = self.opened(&self.slices);
         assert_eq!(picture(&with_checkpoint), picture(&self.mvcc));
@@ -190,7 +190,7 @@ impl Store {
     fn reclaim(&mut self) {
         self.commit();
         while !self.mvcc.compact_step(1) {}
-        let oldest = self.mvcc.oldest_live_page().min(PageNumber(self.oldest_slice() >> 17));
+        let oldest = self.mvcc.oldest_live_page().min(page_of(self.oldest_slice()));
         self.shelf.pages.retain(|page, (span, _)| page.0 + u64::from(*span) >= oldest.0);
     }
 

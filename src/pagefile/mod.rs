@@ -176,6 +176,18 @@ const fn page_size_fits(page_size: u32) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct PageNumber(pub u64);
 
+impl PageNumber {
+    /// The last number that a page with this number and span stands for.
+    pub fn last(self, span: u16) -> PageNumber {
+        PageNumber(self.0 + u64::from(span))
+    }
+
+    /// The number behind all that such a page stands for.
+    pub fn behind(self, span: u16) -> PageNumber {
+        PageNumber(self.last(span).0 + 1)
+    }
+}
+
 /// A commit's number in its page file: counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct CommitNumber(pub u64);

@@ -23,7 +23,7 @@ use super::StartError;
 use crate::{
     env::{
         Disk,
-        disk::{Lock, Open},
+        disk::{Lock, Open, put_in_place},
     },
     members::{Member, Members},
 };
@@ -35,6 +35,7 @@ use std::{
 };
 
 const FILE: &str = "identity";
+/// What a crash may leave of making it.
 const FILE_NEW: &str = "identity.new";
 const LOCK: &str = "lock";
 /// The version of this text; a later release reads this one too.
@@ -173,25 +174,14 @@ pub(super) async fn read(disk: &dyn Disk, dir: &Path) -> Result<Option<Known>, S
 /// Writes the identity, durably, before anything else of this member.
 pub(super) async fn write(disk: &dyn Disk, dir: &Path, known: &Known) -> Result<(), StartError> {
     assert!(known.member_id != 0 && known.cluster_id != 0, "an identity has ids");
-    let (path, beside) = (dir.join(FILE), dir.join(FILE_NEW));
-    store(disk, dir, &path, &beside, known).await.map_err(|error| other("cannot write", &path, error))?;
+    store(disk, dir, known).await.map_err(|error| other("cannot write", &dir.join(FILE), error))?;
     let again = read(disk, dir).await?;
     assert_eq!(again.as_ref(), Some(known), "the identity reads as it was written");
     Ok(())
 }
 
-async fn store(disk: &dyn Disk, dir: &Path, path: &Path, beside: &Path, known: &Known) -> io::Result<()> {
-    match disk.remove(beside).await {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        // A leftover of a crash, or none.
-        _ => {}
-    }
-    let file = disk.open(beside, Open::New).await?;
-    file.append(0, vec![Bytes::from(known.encode())]).await?;
-    file.sync_data().await?;
-    drop(file);
-    disk.rename(beside, path).await?;
-    disk.sync_dir(dir).await?;
+async fn store(disk: &dyn Disk, dir: &Path, known: &Known) -> io::Result<()> {
+    put_in_place(disk, dir, FILE, Bytes::from(known.encode())).await?;
     // The directories' own names must last too. Above the data directory that may not be ours to do.
     let mut above = dir.to_owned();
     for level in 0..2 {

@@ -59,7 +59,10 @@ pub use peer_hash::{NoHash, PeerHash};
 
 use inbox::{Input, NotProposed, NotTaken, Proposal};
 use prost::Message as _;
-use quorate_proto::etcdserverpb::InternalRaftRequest;
+use quorate_proto::{
+    etcdserverpb::InternalRaftRequest,
+    quorate::v1::{BucketPage, StoreMark},
+};
 use shared::Shared;
 use std::sync::{Arc, atomic::Ordering};
 use std::{future::Future, path::PathBuf, time::Duration};
@@ -83,6 +86,18 @@ pub struct Options {
     pub store: store::Options,
     /// Peer frames larger than this are refused.
     pub frame_bytes_max: u32,
+    pub admission: Admission,
+}
+
+/// Looks at what a store carries for services that are not there yet, before the member votes; a
+/// reason refuses the start.
+#[derive(Clone)]
+pub struct Admission(pub Arc<dyn Fn(&StoreMark, Vec<BucketPage>) -> Result<(), String> + Send + Sync>);
+
+impl std::fmt::Debug for Admission {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Admission")
+    }
 }
 
 /// Who this member is, from the flags; ignored where the directory knows better.
@@ -111,6 +126,9 @@ pub enum StartError {
     /// An earlier run found rot in the store, and it is still there.
     #[error("{0}")]
     Rot(String),
+    /// By [`Options::admission`].
+    #[error("{0}")]
+    NotAdmitted(String),
     #[error("{0}")]
     Other(String),
 }

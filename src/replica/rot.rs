@@ -15,7 +15,10 @@
 
 use super::{Replica, StartError};
 use crate::{
-    env::{Disk, disk::Open},
+    env::{
+        Disk,
+        disk::{Open, put_in_place},
+    },
     pagefile::{self, PageNumber},
     store::{self, Rot, Store},
 };
@@ -28,7 +31,6 @@ use std::{
 };
 
 pub(super) const FILE: &str = "rot";
-const FILE_NEW: &str = "rot.new";
 const FORMAT: &str = "quorate rot 1";
 const LENGTH_MAX: u64 = 64 << 10;
 
@@ -118,21 +120,6 @@ pub(super) async fn look_again(disk: &dyn Disk, dir: &Path, store: &Store) -> Re
     }
 }
 
-async fn write(disk: &dyn Disk, dir: &Path, note: &Note) -> io::Result<()> {
-    let beside = dir.join(FILE_NEW);
-    match disk.remove(&beside).await {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        // A leftover of a crash, or none.
-        _ => {}
-    }
-    let file = disk.open(&beside, Open::New).await?;
-    file.append(0, vec![Bytes::from(note.encode())]).await?;
-    file.sync_data().await?;
-    drop(file);
-    disk.rename(&beside, &dir.join(FILE)).await?;
-    disk.sync_dir(dir).await
-}
-
 /// Waits for rot and takes the member out, once; ends with the member. `within`: what handing over
 /// leadership may take.
 pub(super) async fn watch(replica: Replica, dir: PathBuf, within: Duration) {
@@ -165,7 +152,7 @@ async fn take_out(replica: &Replica, dir: &Path, within: Duration, rot: &Rot) {
     // First of all: nobody gets another answer from here.
     shared.out_of_service.send_replace(Some(reason.clone()));
     let note = Note { page: rot.first, found: reason.to_string() };
-    if let Err(error) = write(&*shared.env.disk, dir, &note).await {
+    if let Err(error) = put_in_place(&*shared.env.disk, dir, FILE, Bytes::from(note.encode())).await {
         tracing::error!(%error, "cannot write down what rot was found");
     }
     if let Err(error) = replica.transfer_leadership(0, within).await {

@@ -124,6 +124,9 @@ async fn start_behind(
         Err(error) => return Err(rot::in_the_way(disk, dir, error).await),
     };
     rot::look_again(disk, dir, &store).await?;
+    let (view, mark) = store.marked_view();
+    (options.admission.0)(&mark, view.buckets(&mark).await?).map_err(StartError::NotAdmitted)?;
+    drop(view);
     store.observe(metrics.clone());
     let conf_state = raft_message::conf_state_from_wire(&position.conf_state);
     let mark = (position.index, position.term);

@@ -4,28 +4,34 @@
 //! was behind a login is not served without one unless that was asked for, and
 //! the log says what is not kept up meanwhile. **Never** changes anything.
 
-use super::{Config, StartError};
-use crate::backup::Content;
-use crate::env::Env;
-use crate::store;
-use std::path::Path;
+use crate::backup::{Carried, Content};
+use crate::replica::Admission;
+use quorate_proto::quorate::v1::{BucketPage, StoreMark};
+use std::sync::Arc;
 
-/// Looks into a member's directory before the member runs.
-pub(super) async fn look(config: &Config, env: &Env, dir: &Path) -> Result<(), StartError> {
-    let Ok(Some((mark, buckets))) = store::peek(env, dir.join("store")).await else {
-        // Nothing is there yet, or what is there is damaged: the opening that follows says so better.
+/// What a member's store is looked at for before it votes.
+pub(super) fn admission(unsafe_ignore_auth: bool) -> Admission {
+    Admission(Arc::new(move |mark, buckets| look(mark, buckets, unsafe_ignore_auth)))
+}
+
+fn look(mark: &StoreMark, buckets: Vec<BucketPage>, unsafe_ignore_auth: bool) -> Result<(), String> {
+    if buckets.is_empty() {
         return Ok(());
-    };
-    let carried = buckets.into_iter().flat_map(|page| page.records).map(Into::into);
-    let Ok(content) = Content::new(&mark, carried) else { return Ok(()) };
+    }
+    let carried = buckets.into_iter().flat_map(|page| page.records).map(Carried::from);
+    let content = Content::new(mark, carried).map_err(|error| error.to_string())?;
     if content.leases() > 0 {
         tracing::warn!(
             leases = content.leases(),
             "leases do not expire yet: they are kept as they were imported"
         );
     }
-    match (content.auth_enabled(), config.unsafe_ignore_auth) {
-        (true, false) => Err(StartError::Auth),
+    match (content.auth_enabled(), unsafe_ignore_auth) {
+        (true, false) => {
+            Err("the data has auth enabled, which this release does not enforce yet: every client \
+                              would have every right; --unsafe-ignore-auth starts all the same"
+                .to_owned())
+        }
         (true, true) => {
             tracing::warn!("auth is enabled in the data and not enforced: every client has every right");
             Ok(())

@@ -43,12 +43,6 @@ pub enum StartError {
     Listen { peer: bool, text: String },
     #[error("TLS key/cert ({flags}) must be provided for {kind} url {url} with HTTPS scheme")]
     Tls { flags: &'static str, kind: &'static str, url: Url },
-    /// See `carried.rs`.
-    #[error(
-        "the data has auth enabled, which this release does not enforce yet: every client would have every right; \
-         --unsafe-ignore-auth starts all the same"
-    )]
-    Auth,
     #[error(transparent)]
     Replica(#[from] replica::StartError),
     /// The initial corruption check; see `corruption.rs`.
@@ -67,10 +61,10 @@ impl StartError {
             StartError::InitialCluster(_) => "the initial cluster configuration is wrong",
             StartError::Listen { peer: true, .. } => "cannot listen for peers",
             StartError::Listen { peer: false, .. } => "cannot listen for clients",
-            StartError::Auth => "auth is not enforced yet",
             StartError::Tls { .. } => "TLS is not served yet",
             StartError::Corrupt(_) => "the initial corruption check failed",
             StartError::Replica(replica::StartError::Rot(_)) => "there is rot in the store",
+            StartError::Replica(replica::StartError::NotAdmitted(_)) => "auth is not enforced yet",
             StartError::Replica(replica::StartError::Locked(_)) => {
                 "the data directory is in use by another process"
             }
@@ -141,9 +135,6 @@ pub async fn start(config: Config, env: Env) -> Result<Server, StartError> {
             "dir-type" = found.dir_type(),
             "server has already been initialized"
         ),
-    }
-    if found == Found::Member {
-        carried::look(&config, &env, &dir.join(MEMBER)).await?;
     }
     let peers = listen(&config.listen_peer_urls, true).await?;
     let clients = listen(&config.listen_client_urls, false).await?;
@@ -456,6 +447,7 @@ fn replica_options(config: &Config) -> replica::Options {
         log: config.log.clone(),
         store: config.store.clone(),
         frame_bytes_max: config.frame_bytes_max(),
+        admission: carried::admission(config.unsafe_ignore_auth),
     }
 }
 

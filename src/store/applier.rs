@@ -254,9 +254,9 @@ fn load(pages: Vec<SnapshotPage>, cluster: u64) -> Result<(State, Vec<Page>, Sto
     let count = pages.len();
     for (at, page) in pages.into_iter().enumerate() {
         let page = taken_page(page)?;
-        let behind = taken.last().map_or(0, |before| before.number.0 + u64::from(before.span));
+        let last = taken.last().map_or(PageNumber(0), |before| before.number.last(before.span));
         let first_before = taken.last().map_or(0, |before| before.label.first);
-        if page.number.0 <= behind || page.label.first < first_before {
+        if page.number <= last || page.label.first < first_before {
             return Err(format!("page {} is out of order", page.number.0));
         }
         match page.kind {

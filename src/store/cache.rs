@@ -29,7 +29,7 @@ pub struct Held {
 
 impl Held {
     pub fn covers(&self, page: PageNumber) -> bool {
-        (self.number.0..=self.number.0 + u64::from(self.span)).contains(&page.0)
+        (self.number..=self.number.last(self.span)).contains(&page)
     }
 }
 

@@ -86,8 +86,9 @@ pub async fn take(shared: &Shared) -> Census {
     loop {
         let pages = reader.pages(from, SLICE_PAGES);
         let Some(last) = pages.last() else { break };
-        assert!(behind(last) > from, "pages ascend");
-        from = behind(last);
+        let behind = last.number.behind(last.span);
+        assert!(behind > from, "pages ascend");
+        from = behind;
         counting.add(&mut census, &mut at, &pages);
         task::yield_now().await;
     }
@@ -111,10 +112,10 @@ impl Counting<'_> {
             }
             let live = match page.kind {
                 kind::RECORDS => {
-                    let counted = state.mvcc().live_records(page.number..=covered(page));
+                    let counted = state.mvcc().live_records(page.number..=page.number.last(page.span));
                     if counted < page.label.weight && census.oldest_dead.is_none() {
                         // All of a page that is copied goes in one step.
-                        census.oldest_dead = Some(covered(page));
+                        census.oldest_dead = Some(page.number.last(page.span));
                     }
                     in_proportion(page, counted)
                 }
@@ -129,16 +130,6 @@ impl Counting<'_> {
             }
         }
     }
-}
-
-/// The last number that a page stands for.
-pub fn covered(page: &PageFacts) -> PageNumber {
-    PageNumber(page.number.0 + u64::from(page.span))
-}
-
-/// The number behind all that a page stands for.
-pub fn behind(page: &PageFacts) -> PageNumber {
-    PageNumber(covered(page).0 + 1)
 }
 
 fn in_proportion(page: &PageFacts, counted: u32) -> u64 {

@@ -16,7 +16,7 @@ use super::shared::Shared;
 use super::{Error, Options};
 use crate::env::{Env, task};
 use crate::machine::State;
-use crate::mvcc::{Slice, SliceHead};
+use crate::mvcc::{Slice, SliceHead, page_of, word_of};
 use crate::pagefile::{self, Label, PageFacts, PageFile, PageNumber};
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -30,8 +30,6 @@ const SLICE: u8 = 8;
 const FIRST: u8 = 1;
 const LAST: u8 = 2;
 
-/// Places begin with the page's number, above so many bits.
-const PAGE_SHIFT: u32 = 17;
 /// Bytes of a slice, about: what is made under one hold of the state's lock.
 const SLICE_BYTES: usize = 60 << 10;
 /// A slice that was written.
@@ -155,7 +153,7 @@ impl Checkpoint {
             return Err("it does not cover every key yet".into());
         }
         crate::reached!("index loaded from its checkpoint");
-        Ok(Some(PageNumber(self.oldest_slice() >> PAGE_SHIFT)))
+        Ok(Some(page_of(self.oldest_slice())))
     }
 
     /// Drops everything; what comes belongs to `lineage`.
@@ -316,7 +314,7 @@ impl Checkpoint {
             }
             // Everything below the page behind a durable mark is durable too.
             if shared.committed().is_some_and(|committed| {
-                as_of <= (committed.mark_page.0 + 1) << PAGE_SHIFT && compacted <= committed.compacted
+                as_of <= word_of(PageNumber(committed.mark_page.0 + 1)) && compacted <= committed.compacted
             }) {
                 break;
             }

@@ -14,7 +14,7 @@ use super::shared::Shared;
 use super::writer::Chore;
 use super::{Error, Store, kind};
 use crate::env::{Moment, task};
-use crate::mvcc::{Merge, PAGE_BYTES, Place, Record, records};
+use crate::mvcc::{Merge, PAGE_BYTES, Place, Record, records, word_of};
 use crate::pagefile::{self, CommitNumber, Copy, Label, Page, PageNumber};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -35,8 +35,6 @@ const GAIN_PERCENT: u64 = 5;
 const FRAMING_PART: u64 = 32;
 /// This many small segments in a row are merged, dead bytes or not.
 const SMALL_RUN: usize = 8;
-/// Places begin with the page's number, above so many bits.
-const PAGE_SHIFT: u32 = 17;
 /// Full cleanings that wait for each other.
 pub const REQUESTS_MAX: usize = 16;
 
@@ -229,8 +227,7 @@ impl Cleaner {
         }
         let gain = match self.rests.get(&holding.first) {
             Some(rest) => {
-                let freed =
-                    !census.is_dead_below(holding.first) && holding.end.0 << PAGE_SHIFT <= oldest_slice;
+                let freed = !census.is_dead_below(holding.first) && word_of(holding.end) <= oldest_slice;
                 let rest = if freed { rest.dead - rest.deletions } else { rest.dead };
                 holding.dead().saturating_sub(rest)
             }
@@ -390,7 +387,7 @@ impl Copying<'_> {
                 }
                 Err(error) => return Err(error.into()),
             };
-            next = PageNumber(page.number.0 + u64::from(page.span) + 1);
+            next = page.number.behind(page.span);
             step += page.payload.len() as u64;
             match page.kind {
                 kind::RECORDS => self.take(page).await?,
@@ -433,8 +430,7 @@ impl Copying<'_> {
                 state.mvcc().survives(record, *place, self.keep.oldest_dead, self.keep.oldest_slice)
             };
             let survivors: Vec<_> = all.iter().filter(survives).copied().collect();
-            let live =
-                state.mvcc().live_records(page.number..=PageNumber(page.number.0 + u64::from(page.span)));
+            let live = state.mvcc().live_records(page.number..=page.number.last(page.span));
             let kept = survivors.len().saturating_sub(live as usize);
             if kept > 0 {
                 crate::reached!("deletion kept for something older");

@@ -70,7 +70,7 @@ impl View {
                 }
             }
             match pages.last() {
-                Some(page) => from = super::census::behind(page),
+                Some(page) => from = page.number.behind(page.span),
                 None => return cost,
             }
             task::yield_now().await;
@@ -115,7 +115,7 @@ impl History {
             let fed = view.look(|state| inner.feed(state.mvcc(), page.number, &page.payload))?;
             let (changes, goes_on) =
                 fed.map_err(|error| ReadError::Decode(format!("page {}: {error}", page.number.0)))?;
-            self.next = PageNumber(page.number.0 + u64::from(page.span) + 1);
+            self.next = page.number.behind(page.span);
             self.ended = !goes_on;
             if !changes.is_empty() || self.ended {
                 return Ok(Some(changes));

@@ -58,7 +58,6 @@ pub use applier::{Applier, CommitTicket};
 pub use history::History;
 pub use maker::Maker;
 pub use meter::{Figures, Meter};
-pub use offline::peek;
 pub use scrubber::Rot;
 pub use snapshot::SnapshotReader;
 pub use view::View;

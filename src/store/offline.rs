@@ -57,18 +57,6 @@ impl Store {
     }
 }
 
-/// The mark of the last commit in `dir` and the imported buckets that it names, read before anything else
-/// is; `None` where no commit is.
-pub async fn peek(env: &Env, dir: PathBuf) -> Result<Option<(StoreMark, Vec<BucketPage>)>, Error> {
-    let (reader, _) = PageFile::open_read_only(env.disk.clone(), dir).await?;
-    let Some((_, mark)) = open::last_mark(&reader).await? else { return Ok(None) };
-    let mut buckets = Vec::with_capacity(mark.bucket_pages.len());
-    for number in mark.bucket_pages.iter().copied() {
-        buckets.push(bucket_page(reader.read(PageNumber(number)).await?)?);
-    }
-    Ok(Some((mark, buckets)))
-}
-
 fn bucket_page(page: Page) -> Result<BucketPage, Error> {
     let number = page.number.0;
     if page.kind != kind::BUCKETS {

@@ -10,14 +10,11 @@ use super::view::{SLICE_KEYS, View};
 use super::{ReadError, Store};
 use crate::env::task;
 use crate::machine::State;
-use bytes::Bytes;
+use crate::mvcc::Choice;
 use quorate_proto::{
-    etcdserverpb::{
-        self as pb, RangeRequest, RangeResponse, range_request::SortOrder, range_request::SortTarget,
-    },
+    etcdserverpb::{self as pb, RangeRequest, RangeResponse},
     mvccpb::KeyValue,
 };
-use std::cmp::Reverse;
 use std::time::Duration;
 use tokio::sync::SemaphorePermit;
 
@@ -27,38 +24,6 @@ const LOOK_BYTES: u64 = 4 << 20;
 const SMALL_BYTES: u64 = 1 << 20;
 /// A reply that turns out larger than it seemed waits so long for its share.
 const BUDGET_WAIT: Duration = Duration::from_secs(5);
-
-/// How an answer is chosen.
-struct Choice {
-    order: SortOrder,
-    target: SortTarget,
-    /// `usize::MAX` = none.
-    limit: usize,
-    filtered: bool,
-}
-
-impl Choice {
-    fn of(request: &RangeRequest) -> Choice {
-        let bounds = [
-            request.min_mod_revision,
-            request.max_mod_revision,
-            request.min_create_revision,
-            request.max_create_revision,
-        ];
-        Choice {
-            order: SortOrder::try_from(request.sort_order).unwrap_or(SortOrder::None),
-            target: SortTarget::try_from(request.sort_target).unwrap_or(SortTarget::Key),
-            limit: usize::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX),
-            filtered: bounds.iter().any(|bound| *bound != 0),
-        }
-    }
-
-    /// Whether the limit cuts the pairs in key order before anything is sorted (R7).
-    fn is_plain(&self) -> bool {
-        let in_order = self.order == SortOrder::Ascend && self.target == SortTarget::Key;
-        (self.order == SortOrder::None || in_order) && !self.filtered
-    }
-}
 
 /// What a reply holds of the shared budget.
 struct Share<'a> {
@@ -196,23 +161,22 @@ impl Store {
         let bytes_a_key = if request.keys_only { 64 } else { self.bytes_a_key() };
         let answered = count.min(choice.limit as u64);
         let mut share = Share::of(self, answered.saturating_mul(bytes_a_key)).await?;
-        if choice.is_plain() && choice.target == SortTarget::Key {
+        if choice.is_plain() && choice.is_in_key_order() {
             response.more = count > choice.limit as u64;
             response.kvs = gather(&view, request, at, choice.limit, request.keys_only, &mut share).await?;
             return Ok(response);
         }
-        let by_value = choice.target == SortTarget::Value;
-        let looked_at = if choice.is_plain() { choice.limit.saturating_add(1) } else { usize::MAX };
-        let mut kvs = gather(&view, request, at, looked_at, !by_value, &mut share).await?;
-        kvs.retain(|pair| passes(request, pair));
+        let by_value = choice.is_by_value();
+        let mut kvs = gather(&view, request, at, choice.looked_at(), !by_value, &mut share).await?;
+        kvs.retain(|pair| choice.passes(pair));
         response.more = kvs.len() > choice.limit;
-        sort(&mut kvs, &choice);
-        kvs.truncate(choice.limit);
-        if by_value && request.keys_only {
-            kvs.iter_mut().for_each(|pair| pair.value = Bytes::new());
-        }
-        if !by_value && !request.keys_only {
-            fill(&view, at, &mut kvs, &mut share).await?;
+        if by_value {
+            choice.finish_by_value(&mut kvs);
+        } else {
+            choice.finish(&mut kvs);
+            if !request.keys_only {
+                fill(&view, at, &mut kvs, &mut share).await?;
+            }
         }
         response.kvs = kvs;
         Ok(response)
@@ -304,30 +268,5 @@ impl Pace {
         let one = (bytes / kvs.len() as u64).max(1);
         let fit = usize::try_from(LOOK_BYTES / one).unwrap_or(usize::MAX);
         self.keys = fit.clamp(1, SLICE_KEYS);
-    }
-}
-
-/// R8: bounds are inclusive, 0 is none.
-fn passes(request: &RangeRequest, pair: &KeyValue) -> bool {
-    let within = |value: i64, min: i64, max: i64| (min == 0 || value >= min) && (max == 0 || value <= max);
-    within(pair.mod_revision, request.min_mod_revision, request.max_mod_revision)
-        && within(pair.create_revision, request.min_create_revision, request.max_create_revision)
-}
-
-/// Sorts pairs that are in key order (R9 to R11); equal ones keep it.
-fn sort(kvs: &mut [KeyValue], choice: &Choice) {
-    let descending = choice.order == SortOrder::Descend;
-    let by = |kvs: &mut [KeyValue], of: fn(&KeyValue) -> i64| match descending {
-        false => kvs.sort_by_key(of),
-        true => kvs.sort_by_key(|pair| Reverse(of(pair))),
-    };
-    match choice.target {
-        SortTarget::Key if descending => kvs.reverse(),
-        SortTarget::Key => {}
-        SortTarget::Version => by(kvs, |pair| pair.version),
-        SortTarget::Create => by(kvs, |pair| pair.create_revision),
-        SortTarget::Mod => by(kvs, |pair| pair.mod_revision),
-        SortTarget::Value if descending => kvs.sort_by(|one, next| next.value.cmp(&one.value)),
-        SortTarget::Value => kvs.sort_by(|one, next| one.value.cmp(&next.value)),
     }
 }

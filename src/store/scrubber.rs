@@ -68,7 +68,7 @@ async fn pass(shared: &Shared) {
         let ground = shared.ground();
         let pages = ground.reader.pages(at, SLICE_PAGES);
         let Some(last) = pages.last() else { break };
-        at = super::census::behind(last);
+        at = last.number.behind(last.span);
         for page in &pages {
             look(shared, &ground, page).await;
             shared.tally.scrubbed_bytes.fetch_add(u64::from(page.footprint), Ordering::Relaxed);

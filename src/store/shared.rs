@@ -209,8 +209,7 @@ impl Shared {
         // The page that was found bad may stand for more than the one number.
         let covers = |page: &pagefile::PageFacts| page.number <= number;
         let page = reader.pages(number, 1).into_iter().find(covers);
-        let (first, last) =
-            page.map_or((number, number), |page| (page.number, super::census::covered(&page)));
+        let (first, last) = page.map_or((number, number), |page| (page.number, page.number.last(page.span)));
         self.rotten(Rot { path: path.clone(), position: *position, first, last, what });
     }
 

@@ -137,21 +137,23 @@ impl Store {
     /// The store as it is now, applied but perhaps not durable yet.
     pub fn view(&self) -> View {
         let mut state = self.shared.state_mut();
-        let view = state.mvcc().view();
-        let compacted = state.pin();
-        assert_eq!(compacted, view.compacted, "the mark is pinned where it stands");
-        let ground = self.shared.ground();
-        View { pinned: Arc::new(Pinned { shared: self.shared.clone(), ground, view }) }
+        self.pinned(&mut state)
     }
 
     /// The same, and everything of the moment that is no record.
     pub fn marked_view(&self) -> (View, StoreMark) {
         let mut state = self.shared.state_mut();
+        let view = self.pinned(&mut state);
+        let mark = state.mark();
+        assert_eq!((mark.revision, mark.compacted), (view.revision(), view.compacted()), "of one moment");
+        (view, mark)
+    }
+
+    fn pinned(&self, state: &mut State) -> View {
         let view = state.mvcc().view();
-        state.pin();
-        let (mark, ground) = (state.mark(), self.shared.ground());
-        drop(state);
-        assert_eq!((mark.revision, mark.compacted), (view.revision, view.compacted), "of one moment");
-        (View { pinned: Arc::new(Pinned { shared: self.shared.clone(), ground, view }) }, mark)
+        let compacted = state.pin();
+        assert_eq!(compacted, view.compacted, "the mark is pinned where it stands");
+        let ground = self.shared.ground();
+        View { pinned: Arc::new(Pinned { shared: self.shared.clone(), ground, view }) }
     }
 }

@@ -29,7 +29,7 @@ impl<'a> Walk<'a> {
             if let Some(scan) = &mut self.scan {
                 match scan.next().await {
                     Ok(Some(page)) => {
-                        let behind = PageNumber(page.number.0 + u64::from(page.span) + 1);
+                        let behind = page.number.behind(page.span);
                         if behind <= self.next {
                             continue;
                         }

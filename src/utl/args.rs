@@ -113,40 +113,33 @@ pub struct DataDir {
 #[derive(Subcommand, Debug)]
 pub enum Dump {
     /// Entries of the raft log.
-    Log(DumpLog),
+    Log(Window),
     /// Records of the store, in the order of history, and its marks.
     Store(DumpStore),
 }
 
+/// What part of a stopped member's files is printed.
 #[derive(Args, Debug)]
-pub struct DumpLog {
+pub struct Window {
+    /// A stopped member's data directory.
     #[arg(long)]
     pub data_dir: PathBuf,
-    /// First entry.
+    /// First entry of the log, or revision of the store.
     #[arg(long, default_value_t = 0)]
     pub from: u64,
-    /// Last entry.
+    /// Last one.
     #[arg(long, default_value_t = u64::MAX)]
     pub to: u64,
-    /// Only entries that name this key.
+    /// Only what names this key.
     #[arg(long)]
     pub key: Option<String>,
 }
 
 #[derive(Args, Debug)]
 pub struct DumpStore {
-    #[arg(long)]
-    pub data_dir: PathBuf,
-    /// First revision.
-    #[arg(long, default_value_t = 0)]
-    pub from: u64,
-    /// Last revision.
-    #[arg(long, default_value_t = u64::MAX)]
-    pub to: u64,
-    /// Only records of this key; with --range-end of all keys up to before it.
-    #[arg(long)]
-    pub key: Option<String>,
-    /// First key that is left out.
+    #[command(flatten)]
+    pub window: Window,
+    /// With --key: all keys from that one up to before this one.
     #[arg(long, requires = "key")]
     pub range_end: Option<String>,
 }

@@ -85,7 +85,7 @@ async fn pages(session: &Session, dir: &Path, name: &str, optional: bool, report
     loop {
         let facts = reader.pages(from, PAGES_MAX);
         let Some(last) = facts.last() else { return };
-        from = PageNumber(last.number.0 + u64::from(last.span) + 1);
+        from = last.number.behind(last.span);
         for page in &facts {
             report.pages += 1;
             if let Err(error) = reader.verify(page.number).await {

@@ -2,7 +2,7 @@
 
 use super::{
     Session,
-    args::{DumpLog, DumpStore},
+    args::{DumpStore, Window},
     failed,
     source::{self, Source},
 };
@@ -24,7 +24,7 @@ use quorate_proto::{
 use raft::eraftpb::{Entry, EntryType};
 use serde_json::{Value, json};
 
-pub(super) async fn log(session: &Session, args: DumpLog) -> Result<(), Failure> {
+pub(super) async fn log(session: &Session, args: Window) -> Result<(), Failure> {
     let format = simple_or_json(session)?;
     let dir = args.data_dir.join("member");
     let _member = StoppedMember::open(&session.env, &dir).await.map_err(failed)?;
@@ -171,18 +171,19 @@ fn txn_names(txn: &TxnRequest, key: &[u8]) -> bool {
 }
 
 pub(super) async fn store(session: &Session, args: DumpStore) -> Result<(), Failure> {
+    let DumpStore { window, range_end } = args;
     let format = simple_or_json(session)?;
-    let source = source::open_stopped(&session.env, &args.data_dir).await?;
+    let source = source::open_stopped(&session.env, &window.data_dir).await?;
     let mut records = source.records();
-    let range_end = args.range_end.as_deref().unwrap_or_default();
+    let range_end = range_end.as_deref().unwrap_or_default();
     while let Some(record) = records.next().await.map_err(failed)? {
-        if record.main > args.to {
+        if record.main > window.to {
             break;
         }
         let fields = Fields::decode(&record.key_value).map_err(failed)?;
         let wanted =
-            args.key.as_ref().is_none_or(|key| covers(key.as_bytes(), range_end.as_bytes(), fields.key));
-        if record.main >= args.from && wanted {
+            window.key.as_ref().is_none_or(|key| covers(key.as_bytes(), range_end.as_bytes(), fields.key));
+        if record.main >= window.from && wanted {
             match format {
                 Format::Json => printer::json(&record_json(&record, &fields)),
                 _ => printer::line(&record_text(&record, &fields)),

@@ -27,9 +27,9 @@ mod tests;
 mod upkeep;
 
 use crate::env::Env;
-use crate::layout::{Failure, mistake, printer::Format};
+use crate::layout::{self, Failure, mistake, printer::Format};
 use args::{Cli, Command, Dump, Snapshot};
-use clap::{CommandFactory, FromArgMatches};
+use clap::Parser;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -41,9 +41,7 @@ pub(crate) struct Session {
 
 /// Runs one command line (the program's name first); returns the exit code.
 pub async fn run(args: Vec<OsString>, env: Env) -> i32 {
-    let parsed =
-        Cli::command().try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
-    let cli = match parsed {
+    let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => return mistake::report(&error, "quorateutl"),
     };
@@ -51,15 +49,7 @@ pub async fn run(args: Vec<OsString>, env: Env) -> i32 {
         Ok(format) => command(cli.command, Session { env, format }).await,
         Err(failure) => Err(failure),
     };
-    match outcome {
-        Ok(()) => 0,
-        Err(failure) => {
-            if let Some(text) = &failure.text {
-                eprintln!("Error: {text}");
-            }
-            failure.exit_code
-        }
-    }
+    layout::exit_code(outcome)
 }
 
 async fn command(command: Command, session: Session) -> Result<(), Failure> {

@@ -2,30 +2,14 @@
 //! real etcdutl by `ci/moving`.
 
 use super::run;
-use crate::env::{Clock, Env, Moment, Rng, disk::Open};
+use crate::env::{Env, Rng, clock::StoppedClock, disk::Open};
 use crate::pagefile::test_disk::TestDisk;
 use crate::store::{Maker, Options};
-use futures::future::BoxFuture;
 use quorate_proto::quorate::v1::{BucketRecord, StoreMark};
-use std::{path::Path, sync::Arc, time::Duration};
-
-/// Nothing waits for time here.
-struct NoClock;
-
-impl Clock for NoClock {
-    fn now(&self) -> Moment {
-        Moment(0)
-    }
-    fn wall(&self) -> Duration {
-        Duration::ZERO
-    }
-    fn sleep_until(&self, _: Moment) -> BoxFuture<'static, ()> {
-        Box::pin(std::future::pending())
-    }
-}
+use std::{path::Path, sync::Arc};
 
 fn env() -> Env {
-    Env { disk: Arc::new(TestDisk::default()), clock: Arc::new(NoClock), rng: Rng::from_seed([5; 32]) }
+    Env { disk: Arc::new(TestDisk::default()), clock: Arc::new(StoppedClock), rng: Rng::from_seed([5; 32]) }
 }
 
 async fn check(env: &Env, line: &str, code: i32) {

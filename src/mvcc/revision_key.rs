@@ -1,5 +1,9 @@
-//! A record's key in bucket `key`: its revision, big-endian, so that byte order
-//! is the order of history (tests/facts/storage.md, section 4).
+//! A record's key in etcd's bucket `key`: its revision, big-endian, so that byte
+//! order is the order of history (tests/facts/storage.md, section 4). HashKV is
+//! taken over these keys and the records' values.
+
+use super::record::Record;
+use std::ops::Deref;
 
 /// Bytes of a put's key; a tombstone's has one more.
 const PUT_BYTES: usize = 17;
@@ -19,15 +23,12 @@ impl RevisionKey {
         RevisionKey { main, sub: 0, tombstone: false }
     }
 
-    pub fn encode(self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(PUT_BYTES + 1);
-        out.extend_from_slice(&self.main.to_be_bytes());
-        out.push(SEPARATOR);
-        out.extend_from_slice(&self.sub.to_be_bytes());
-        if self.tombstone {
-            out.push(TOMBSTONE);
-        }
-        out
+    pub fn encode(self) -> KeyBytes {
+        let mut bytes = [TOMBSTONE; PUT_BYTES + 1];
+        bytes[..8].copy_from_slice(&self.main.to_be_bytes());
+        bytes[8] = SEPARATOR;
+        bytes[9..PUT_BYTES].copy_from_slice(&self.sub.to_be_bytes());
+        KeyBytes { bytes, length: PUT_BYTES + usize::from(self.tombstone) }
     }
 
     /// `None` if the bytes are no such key.
@@ -44,6 +45,27 @@ impl RevisionKey {
     }
 }
 
+impl From<&Record<'_>> for RevisionKey {
+    fn from(record: &Record<'_>) -> RevisionKey {
+        RevisionKey { main: record.main, sub: record.sub, tombstone: record.tombstone }
+    }
+}
+
+/// An encoded [`RevisionKey`], on the stack: one is made for each record that is hashed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyBytes {
+    bytes: [u8; PUT_BYTES + 1],
+    length: usize,
+}
+
+impl Deref for KeyBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,7 +75,7 @@ mod tests {
         let key = |main, sub, tombstone| RevisionKey { main, sub, tombstone };
         let ascending =
             [key(2, 0, false), key(2, 1, true), key(3, 0, true), key(256, 0, false), key(1 << 40, 9, false)];
-        let encoded: Vec<_> = ascending.iter().map(|key| key.encode()).collect();
+        let encoded: Vec<_> = ascending.iter().map(|key| key.encode().to_vec()).collect();
         assert!(encoded.is_sorted());
         for (key, bytes) in ascending.iter().zip(&encoded) {
             assert_eq!(RevisionKey::decode(bytes), Some(*key));
@@ -64,7 +86,7 @@ mod tests {
     fn other_bytes_are_no_revision() {
         let good = RevisionKey { main: 2, sub: 0, tombstone: true }.encode();
         let changed = |at: usize, byte: u8| {
-            let mut bytes = good.clone();
+            let mut bytes = good.to_vec();
             bytes[at] = byte;
             RevisionKey::decode(&bytes)
         };
