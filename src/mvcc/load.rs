@@ -86,6 +86,8 @@ impl Mvcc {
         self.tail.end_loose();
         let head = Head::of(payload).map_err(|error| error.to_string())?;
         let mut count = 0;
+        // The page that the last record was first written to, and how many of its records are retained.
+        let mut retained = (page, 0);
         for record in records(page, payload) {
             let (place, record) = record.map_err(|error| error.to_string())?;
             let Record { main, sub, tombstone, key_value } = record;
@@ -106,6 +108,11 @@ impl Mvcc {
             }
             self.last = (main, sub);
             count += 1;
+            if place.page() != retained.0 {
+                self.check_known(retained)?;
+                retained = (place.page(), 0);
+            }
+            retained.1 += u32::from(main as i64 > self.compacted);
             if self.loading.as_ref().is_some_and(|slices| place.word() < slices.as_of(fields.key)) {
                 continue;
             }
@@ -126,6 +133,19 @@ impl Mvcc {
         }
         if count != head.records {
             return Err(format!("page holds {count} records, its head says {}", head.records));
+        }
+        self.check_known(retained)
+    }
+
+    /// Whether the index holds as many records of a page as it must: a slice that claims to know more
+    /// than it does would hide some.
+    fn check_known(&self, (page, retained): (PageNumber, u32)) -> Result<(), String> {
+        let known = self.tail.live_records(page..=page);
+        if known < retained {
+            return Err(format!(
+                "{retained} records of page {} are retained, the index knows {known}: its checkpoint claims more than it holds",
+                page.0
+            ));
         }
         Ok(())
     }

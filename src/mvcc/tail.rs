@@ -5,7 +5,7 @@
 //! is taken.
 
 use super::{
-    page::{OpenPage, Place, key_value_at, record_at, word_of},
+    page::{OpenPage, PAGE_BYTES, Place, key_value_at, record_at, word_of},
     record::Fields,
 };
 use crate::pagefile::PageNumber;
@@ -111,7 +111,11 @@ impl Tail {
 
     /// Below every place that will be given out from now on, as a number.
     pub fn next_word(&self) -> u64 {
-        word_of(self.number) | (self.open.bytes().len() as u64) << 1
+        // Behind a record that is larger than a page nothing goes in, and its length is no offset.
+        match self.open.bytes().len() {
+            length @ 0..=PAGE_BYTES => word_of(self.number) | (length as u64) << 1,
+            _ => word_of(PageNumber(self.number.0 + 1)),
+        }
     }
 
     /// One more record of `page` in the index.

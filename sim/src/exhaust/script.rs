@@ -146,7 +146,9 @@ fn entry(index: u64, call: Call) -> Entry {
 fn call(dice: &mut Dice, model: &Model) -> Call {
     let key = |dice: &mut Dice| bytes::Bytes::from(format!("k{}", dice.below(7)));
     let put = |dice: &mut Dice| {
-        let value = "v".repeat(dice.between(0, 260) as usize);
+        // A few are longer than any place in a page can be far.
+        let most = if dice.chance(0.05) { 160_000 } else { 260 };
+        let value = "v".repeat(dice.between(0, most) as usize);
         pb::PutRequest { key: key(dice), value: value.into(), ..Default::default() }
     };
     let delete = |dice: &mut Dice| {

@@ -317,7 +317,10 @@ enum Op {
 }
 
 fn key() -> impl Strategy<Value = Bytes> {
-    prop::sample::select(vec!["a", "a\0", "b", "c", "d"]).prop_map(Bytes::from)
+    let short = prop::sample::select(vec!["a", "a\0", "b", "c", "d"]).prop_map(Bytes::from);
+    // A deletion's record is as large as its key.
+    let long = prop::sample::select(vec![17_000, 70_000]).prop_map(|length| Bytes::from(vec![b'b'; length]));
+    prop_oneof![20 => short, 1 => long]
 }
 
 fn end() -> impl Strategy<Value = Bytes> {
@@ -325,8 +328,9 @@ fn end() -> impl Strategy<Value = Bytes> {
 }
 
 fn value() -> impl Strategy<Value = Bytes> {
-    // Some fill a third of a page, a few a page of their own.
-    let size = prop_oneof![8 => 0..3_usize, 2 => 5_000..6_000_usize, 1 => 20_000..20_001_usize];
+    // Some fill a third of a page, a few a page of their own, also beyond what an offset can say.
+    let alone = prop::sample::select(vec![20_000_usize, 70_000, 140_000]);
+    let size = prop_oneof![8 => 0..3_usize, 2 => 5_000..6_000_usize, 1 => alone];
     (size, any::<u8>()).prop_map(|(size, fill)| Bytes::from(vec![fill; size]))
 }
 

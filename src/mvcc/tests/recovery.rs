@@ -102,6 +102,25 @@ fn after_compaction_at_the_head_and_a_restart_reads_work_and_revisions_go_on() {
     assert_eq!(store.mvcc.revision(), 10);
 }
 
+/// A record alone in its page may be longer than an offset can say: a slice made while that page is
+/// open must not claim to know the pages behind it.
+#[test]
+fn a_slice_behind_a_large_record_knows_no_later_one() {
+    for bytes in [PAGE_BYTES - 200, PAGE_BYTES, 70_000, 140_000, 300_000] {
+        let mut store = Store::scripted("put a 1\nput b 1");
+        store.commit();
+        let value = vec![b'v'; bytes].into();
+        store.put(&pb::PutRequest { key: "a".into(), value, ..Default::default() }).unwrap();
+        store.checkpoint(usize::MAX);
+        store.run("del a");
+        for _ in 0..4 {
+            store.run("put b 2");
+            store.reopen();
+        }
+        assert_eq!(store.show(all()), Ok("b=2".to_owned()), "{bytes}");
+    }
+}
+
 #[test]
 fn the_revision_is_that_of_the_mark_and_no_record_is_above_it() {
     let store = &mut Store::scripted("put a 1\nput a 2");
