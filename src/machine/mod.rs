@@ -201,9 +201,9 @@ impl State {
         self.mvcc.unpin(compacted);
     }
 
-    /// See [`Mvcc::freeze`].
-    pub fn freeze(&mut self) -> Option<i64> {
-        self.mvcc.freeze()
+    /// See [`Mvcc::settle`].
+    pub fn settle(&mut self, work_max: usize) -> bool {
+        self.mvcc.settle(work_max)
     }
 
     /// Rebuilds from a store: its last mark first ([`State::load_mark`]), then the slices of a checkpoint

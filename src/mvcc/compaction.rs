@@ -28,15 +28,11 @@ impl Mvcc {
     /// Holds physical compaction back at the current compacted mark, which is returned, until
     /// [`Mvcc::unpin`]. Compaction as readers see it goes on. Each pin is to be undone once.
     pub fn pin(&mut self) -> i64 {
-        self.pin_at(self.compacted)
+        *self.pins.entry(self.compacted).or_insert(0) += 1;
+        self.compacted
     }
 
-    fn pin_at(&mut self, compacted: i64) -> i64 {
-        *self.pins.entry(compacted).or_insert(0) += 1;
-        compacted
-    }
-
-    /// Undoes one [`Mvcc::pin`] or [`Mvcc::freeze`]; then [`Mvcc::compacting`] may hold again.
+    /// Undoes one [`Mvcc::pin`]; then [`Mvcc::compacting`] may hold again.
     pub fn unpin(&mut self, compacted: i64) {
         let pins = self.pins.get_mut(&compacted).expect("what is unpinned was pinned");
         *pins -= 1;
@@ -45,14 +41,12 @@ impl Mvcc {
         }
     }
 
-    /// For the cleaner: pins what is physically there, so that nothing leaves the index until
-    /// [`Mvcc::unpin`]: what [`Mvcc::survives`] says holds for the whole of a copy. `None` while
-    /// compaction still drops records. The mark returned must be durable before the copy is adopted.
-    pub fn freeze(&mut self) -> Option<i64> {
-        if self.compacting() {
-            return None;
-        }
-        Some(self.pin_at(self.compaction_goal()))
+    /// Records that a compaction step has dropped leave the counts of their pages a little later, so that
+    /// no step is long. Takes up to `work_max` of them out; `true`: the counts are those of the index.
+    pub fn settle(&mut self, work_max: usize) -> bool {
+        let Mvcc { index, tail, .. } = self;
+        index.tell_dropped(work_max, |place| tail.discount(place));
+        index.is_settled()
     }
 
     /// How far physical compaction may go now.
@@ -94,8 +88,10 @@ impl Mvcc {
     ///   smallest `as_of` of the slices that may be loaded; `u64::MAX` if there is no checkpoint.
     ///   For the same reason no page from that slice's `first_page` on may be dropped unread.
     ///
-    /// Ask between [`Mvcc::freeze`] and its unpin only. Bytes that are no record are kept: it is not
-    /// the cleaner who judges them.
+    /// For the whole of a copy no [`Mvcc::compact_step`] may come between, and before `oldest_dead` is
+    /// looked for [`Mvcc::settle`] must be done: a count that is too high hides what is dead. What was
+    /// dropped so far must be compacted by the durable mark before the copy is adopted. Bytes that
+    /// are no record are kept: it is not the cleaner who judges them.
     pub fn survives(
         &self,
         record: &Record<'_>,
@@ -103,6 +99,7 @@ impl Mvcc {
         oldest_dead: PageNumber,
         oldest_slice: u64,
     ) -> bool {
+        assert!(self.index.is_settled(), "what is dead is counted before it is asked for");
         let Ok(fields) = Fields::decode(record.key_value) else { return true };
         if self.index.holds(fields.key, record.main, place) {
             return true;

@@ -275,17 +275,27 @@ impl Index {
         self.done = Some(compacted);
     }
 
+    /// Tells up to `work_max` places that were dropped and not told yet; returns how many.
+    pub fn tell_dropped(&mut self, work_max: usize, dropped: impl FnMut(Place)) -> usize {
+        let told = self.dropped.len().min(work_max);
+        self.dropped.drain(self.dropped.len() - told..).for_each(dropped);
+        if self.dropped.is_empty() && self.dropped.capacity() > 0 && self.walk.is_none() {
+            self.dropped = Vec::new();
+        }
+        told
+    }
+
+    /// Whether every place that was dropped has been told.
+    pub fn is_settled(&self) -> bool {
+        self.dropped.is_empty()
+    }
+
     /// Does about `work_max` more steps of a compaction at `compacted` (which never falls), one for
     /// each key visited and each record dropped (a key with very many records costs one step more
     /// than that, but only a copy of their places); `true` when nothing is left to do.
     pub fn compact_step(&mut self, compacted: u64, work_max: usize, mut dropped: impl FnMut(Place)) -> bool {
         assert!(work_max > 0, "a step goes forward");
-        let told = self.dropped.len().min(work_max);
-        self.dropped.drain(self.dropped.len() - told..).for_each(&mut dropped);
-        let mut work_left = work_max - told;
-        if self.dropped.is_empty() && self.dropped.capacity() > 0 && self.walk.is_none() {
-            self.dropped = Vec::new();
-        }
+        let mut work_left = work_max - self.tell_dropped(work_max, &mut dropped);
         if work_left == 0 || self.compacted(compacted) {
             return self.compacted(compacted);
         }

@@ -299,7 +299,7 @@ impl Mvcc {
     }
 
     /// Records in pages of these numbers that the index points to: what is live of a page with
-    /// this span.
+    /// this span. During a compaction it may be too many, see [`Mvcc::settle`].
     pub fn live_records(&self, pages: RangeInclusive<PageNumber>) -> u32 {
         self.tail.live_records(pages)
     }

@@ -201,8 +201,9 @@ impl Store {
     /// Cleans the pages at these positions of the shelf, as the cleaner would: what survives goes
     /// into merged pages, all at once.
     fn clean(&mut self, positions: std::ops::Range<usize>) {
-        let Some(frozen) = self.mvcc.freeze() else { return };
-        if self.durable.is_some_and(|durable| durable.view.compacted >= frozen) {
+        while !self.mvcc.settle(1) {}
+        let goal = self.mvcc.compaction_goal();
+        if self.durable.is_some_and(|durable| durable.view.compacted >= goal) {
             let victim = |at: &usize| positions.contains(at);
             let pages = || self.shelf.pages.iter().enumerate();
             let dead = |number: &PageNumber, (span, payload): &(u16, Bytes)| {
@@ -235,7 +236,6 @@ impl Store {
             let merged = merged.into_iter().map(|page| (page.number, (page.span, page.payload)));
             self.shelf.pages.extend(merged);
         }
-        self.mvcc.unpin(frozen);
     }
 
     /// A window of history of committed records, on the way asked for.

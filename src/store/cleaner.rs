@@ -25,6 +25,8 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Bytes copied between two rests.
 const STEP_BYTES: u64 = 128 << 10;
+/// Dropped records that are counted out under one hold of the state's lock.
+const SETTLE_RECORDS: usize = 512;
 /// A rest is at least this long.
 const REST_MIN: Duration = Duration::from_millis(1);
 /// Share of dead bytes that a full cleaning leaves, in percent.
@@ -273,6 +275,10 @@ impl Cleaner {
         let shared = self.shared.clone();
         // From here on no record leaves the index: what was counted stays so.
         let _alone = shared.physical.lock().await;
+        while !shared.state_mut().settle(SETTLE_RECORDS) {
+            crate::reached!("cleaner between two steps of a compaction");
+            task::yield_now().await;
+        }
         let chosen = &census.holdings[run.at];
         let (first, end) = (chosen[0].first, chosen[chosen.len() - 1].end);
         let fresh = census::take(&shared).await;
