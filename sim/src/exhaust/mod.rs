@@ -19,7 +19,7 @@ use madsim::{
     task::NodeId,
 };
 use script::Script;
-use std::{collections::BTreeMap, fmt, path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, path::Path, str::FromStr, sync::Arc, time::Duration};
 
 /// Virtual time that a life may take.
 const LIFE_NS: u64 = 120_000_000_000;
@@ -40,6 +40,44 @@ pub enum Accident {
     Full(u64),
     /// The n-th sector, once the script is done.
     Rot(u64, Decay),
+}
+
+/// As the command line names them: `kill:439`, `power:440:prefix`, `full:3`, `rot:12:bit`.
+impl fmt::Display for Accident {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = |kind: &dyn fmt::Debug| format!("{kind:?}").to_lowercase();
+        match self {
+            Accident::None => out.write_str("none"),
+            Accident::Kill(place) => write!(out, "kill:{place}"),
+            Accident::Power(place, keep) => write!(out, "power:{place}:{}", kind(keep)),
+            Accident::Full(place) => write!(out, "full:{place}"),
+            Accident::Rot(place, decay) => write!(out, "rot:{place}:{}", kind(decay)),
+        }
+    }
+}
+
+impl FromStr for Accident {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Accident, String> {
+        let mut parts = text.split(':');
+        let kind = parts.next().unwrap_or_default();
+        let place =
+            parts.next().map_or(Ok(0), |place| place.parse().map_err(|_| format!("{place}: no place")))?;
+        let accident = match (kind, parts.next()) {
+            ("none", None) => Accident::None,
+            ("kill", None) => Accident::Kill(place),
+            ("full", None) => Accident::Full(place),
+            ("power", Some("nothing")) => Accident::Power(place, Keep::Nothing),
+            ("power", Some("prefix")) => Accident::Power(place, Keep::Prefix),
+            ("power", Some("subset")) => Accident::Power(place, Keep::Subset),
+            ("rot", Some("bit")) => Accident::Rot(place, Decay::Bit),
+            ("rot", Some("sector")) => Accident::Rot(place, Decay::Sector),
+            ("rot", Some("stray")) => Accident::Rot(place, Decay::Stray),
+            _ => return Err("not like none, kill:439, power:440:prefix, full:3 or rot:12:bit".to_owned()),
+        };
+        if accident.to_string() == text { Ok(accident) } else { Err(format!("rather like {accident}")) }
+    }
 }
 
 /// What a run came to.
@@ -64,21 +102,22 @@ pub struct Summary {
 /// the first that is wrong.
 pub fn run(seed: u64, entries: u64, stride: u64, first: bool) -> Summary {
     let mut summary = Summary::default();
-    let mut script = Script::draw(seed, entries);
-    match with_snapshot(&script) {
-        Ok(pages) => script.snapshot = pages,
-        Err(what) => {
-            summary.wrong.push(format!("no snapshot of the peer: {what}"));
-            return summary;
-        }
-    }
-    let script = Arc::new(script);
-    let Some(plain) = summary.one(&script, Accident::None) else { return summary };
+    let Some(script) = summary.script(seed, entries) else { return summary };
+    let Some(plain) = summary.one(&script, Accident::None, None) else { return summary };
     for accident in accidents(&plain, stride) {
-        let good = summary.one(&script, accident).is_some();
+        let good = summary.one(&script, accident, None).is_some();
         if first && !good {
             break;
         }
+    }
+    summary
+}
+
+/// One accident alone; `journal` gets a line for everything that happened.
+pub fn one(seed: u64, entries: u64, accident: Accident, journal: &mut Vec<String>) -> Summary {
+    let mut summary = Summary::default();
+    if let Some(script) = summary.script(seed, entries) {
+        summary.one(&script, accident, Some(journal));
     }
     summary
 }
@@ -101,8 +140,25 @@ fn accidents(plain: &Ran, stride: u64) -> Vec<Accident> {
 }
 
 impl Summary {
+    fn script(&mut self, seed: u64, entries: u64) -> Option<Arc<Script>> {
+        let mut script = Script::draw(seed, entries);
+        match with_snapshot(&script) {
+            Ok(pages) => script.snapshot = pages,
+            Err(what) => {
+                self.wrong.push(format!("no snapshot of the peer: {what}"));
+                return None;
+            }
+        }
+        Some(Arc::new(script))
+    }
+
     /// One run; `None` if something was wrong.
-    fn one(&mut self, script: &Arc<Script>, accident: Accident) -> Option<Ran> {
+    fn one(
+        &mut self,
+        script: &Arc<Script>,
+        accident: Accident,
+        journal: Option<&mut Vec<String>>,
+    ) -> Option<Ran> {
         let kind = match accident {
             Accident::None => "undisturbed",
             Accident::Kill(_) => "killed",
@@ -111,10 +167,10 @@ impl Summary {
             Accident::Rot(..) => "rotten",
         };
         *self.runs.entry(kind).or_default() += 1;
-        let ran = match once(script, accident) {
+        let ran = match once(script, accident, journal) {
             Ok(ran) => ran,
             Err(what) => {
-                self.wrong.push(format!("{accident:?}: {what}"));
+                self.wrong.push(format!("{accident}: {what}"));
                 return None;
             }
         };
@@ -128,7 +184,7 @@ impl Summary {
             (None, Some(stopped), accident) if !matches!(accident, Accident::Rot(..)) => stopped,
             _ => return Some(ran),
         };
-        self.wrong.push(format!("{accident:?}: {what}"));
+        self.wrong.push(format!("{accident}: {what}"));
         None
     }
 }
@@ -159,9 +215,12 @@ fn with_snapshot(script: &Script) -> Result<Vec<quorate_proto::quorate::v1::Snap
 }
 
 /// One run of the script with one accident.
-fn once(script: &Arc<Script>, accident: Accident) -> Result<Ran, String> {
+fn once(script: &Arc<Script>, accident: Accident, journal: Option<&mut Vec<String>>) -> Result<Ran, String> {
     let script = script.clone();
-    let ended = seed::run(1, Duration::from_secs(2000), false, move || world(script, accident));
+    let ended = seed::run(1, Duration::from_secs(2000), journal.is_some(), move || world(script, accident));
+    if let Some(journal) = journal {
+        *journal = ended.journal;
+    }
     let mut ran = ended.result?;
     ran.marks = ended.trace.marks;
     Ok(ran)
@@ -270,5 +329,26 @@ mod tests {
         let summary = run(1, 16, 23, false);
         assert!(summary.wrong.is_empty(), "{summary}");
         assert!(summary.runs.values().sum::<u64>() > 20, "{summary}");
+    }
+
+    #[test]
+    fn accidents_are_read_as_they_are_written() {
+        let all = [
+            Accident::None,
+            Accident::Kill(439),
+            Accident::Power(440, Keep::Nothing),
+            Accident::Power(440, Keep::Prefix),
+            Accident::Power(440, Keep::Subset),
+            Accident::Full(3),
+            Accident::Rot(12, Decay::Bit),
+            Accident::Rot(12, Decay::Sector),
+            Accident::Rot(12, Decay::Stray),
+        ];
+        for accident in all {
+            assert_eq!(accident.to_string().parse(), Ok(accident));
+        }
+        for text in ["", "kill", "kill:x", "kill:1:bit", "power:1", "none:1", "rot:1:prefix"] {
+            assert!(text.parse::<Accident>().is_err(), "{text}");
+        }
     }
 }

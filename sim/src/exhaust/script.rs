@@ -35,7 +35,6 @@ pub struct Truth {
     pub moment: Moment,
     pub pairs: Vec<KeyValue>,
     pub records: Vec<Record>,
-    pub hash: u32,
 }
 
 #[derive(Clone)]
@@ -45,6 +44,8 @@ pub struct Script {
     entries: Vec<Entry>,
     /// By index, from 0 = the empty store.
     truths: Vec<Truth>,
+    /// After all of it.
+    model: Model,
     /// The peer's store as of the index that the script's `Install` names.
     pub snapshot: Vec<SnapshotPage>,
 }
@@ -58,6 +59,7 @@ impl Script {
             steps: Vec::new(),
             entries: Vec::new(),
             truths: vec![Truth::of(&model)],
+            model: Model::new(),
             snapshot: Vec::new(),
         };
         let (install_at, ahead) = (entries / 2, (entries / 6).max(2));
@@ -91,7 +93,13 @@ impl Script {
             Step::Commit,
             Step::MarkSynced,
         ]);
+        script.model = model;
         script
+    }
+
+    /// HashKV at any moment of it.
+    pub fn hash_kv(&self, moment: Moment) -> u32 {
+        self.model.hash_kv(moment)
     }
 
     pub fn entry(&self, index: u64) -> &Entry {
@@ -119,12 +127,7 @@ impl Script {
 impl Truth {
     fn of(model: &Model) -> Truth {
         let moment = model.now();
-        Truth {
-            moment,
-            pairs: model.pairs(moment.revision),
-            records: model.records(moment),
-            hash: model.hash_kv(moment),
-        }
+        Truth { moment, pairs: model.pairs(moment.revision), records: model.records(moment) }
     }
 }
 
@@ -143,13 +146,21 @@ fn entry(index: u64, call: Call) -> Entry {
     Entry { index, term: 2, is_conf_change: false, data: request.encode_to_vec().into() }
 }
 
+/// Bytes of which no two sectors are alike: one that lands in another's place is seen.
+fn value(dice: &mut Dice, length: u64) -> bytes::Bytes {
+    let start = dice.word();
+    let words = (0..length.div_ceil(8)).flat_map(|at| start.wrapping_add(at).to_le_bytes());
+    words.take(length as usize).collect()
+}
+
 fn call(dice: &mut Dice, model: &Model) -> Call {
     let key = |dice: &mut Dice| bytes::Bytes::from(format!("k{}", dice.below(7)));
     let put = |dice: &mut Dice| {
         // A few are longer than any place in a page can be far.
         let most = if dice.chance(0.05) { 160_000 } else { 260 };
-        let value = "v".repeat(dice.between(0, most) as usize);
-        pb::PutRequest { key: key(dice), value: value.into(), ..Default::default() }
+        let length = dice.between(0, most);
+        let value = value(dice, length);
+        pb::PutRequest { key: key(dice), value, ..Default::default() }
     };
     let delete = |dice: &mut Dice| {
         let range_end = if dice.chance(0.3) { bytes::Bytes::from_static(b"l") } else { bytes::Bytes::new() };

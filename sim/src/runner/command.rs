@@ -2,6 +2,7 @@
 
 use super::campaign::{self, Options};
 use super::{Report, run_plan};
+use crate::exhaust::{self, Accident};
 use crate::plan::Plan;
 use crate::scenario::{Scenario, directory};
 use clap::{Parser, Subcommand};
@@ -78,6 +79,9 @@ enum Command {
         /// Stops at the first that is wrong.
         #[arg(long)]
         first: bool,
+        /// This accident alone, with every line: kill:439, power:440:prefix, full:3, rot:12:bit, none.
+        #[arg(long)]
+        at: Option<Accident>,
         #[arg(long)]
         mutant: Option<String>,
     },
@@ -128,11 +132,16 @@ fn act(scenarios: &Path, command: Command) -> Result<bool, Failure> {
             }
             Ok(true)
         }
-        Command::Exhaust { seeds, entries, stride, first, mutant } => {
+        Command::Exhaust { seeds, entries, stride, first, at, mutant } => {
             mutant.as_deref().map_or(Ok(()), crate::mutant::choose)?;
             let mut good = true;
             for seed in seeds {
-                let summary = crate::exhaust::run(seed, entries, stride.max(1), first);
+                let mut journal = Vec::new();
+                let summary = match at {
+                    Some(accident) => exhaust::one(seed, entries, accident, &mut journal),
+                    None => exhaust::run(seed, entries, stride.max(1), first),
+                };
+                journal.iter().for_each(|line| println!("{line}"));
                 println!("script {seed}: {summary}");
                 good &= summary.wrong.is_empty();
             }
