@@ -89,10 +89,12 @@ pub struct Options {
     pub admission: Admission,
 }
 
+type Look = dyn Fn(&StoreMark, Vec<BucketPage>) -> Result<(), String> + Send + Sync;
+
 /// Looks at what a store carries for services that are not there yet, before the member votes; a
 /// reason refuses the start.
 #[derive(Clone)]
-pub struct Admission(pub Arc<dyn Fn(&StoreMark, Vec<BucketPage>) -> Result<(), String> + Send + Sync>);
+pub struct Admission(pub Arc<Look>);
 
 impl std::fmt::Debug for Admission {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
