@@ -33,6 +33,9 @@ pub struct Scenario {
     /// Bytes of a value's padding.
     #[serde(default)]
     pub value_bytes: [u64; 2],
+    /// Some values are larger than others by orders.
+    #[serde(default)]
+    pub big_values: Option<BigValues>,
     /// Share of operations that go to one fixed member on a raw channel; the others go through the client library.
     #[serde(default = "half")]
     pub fixed_member_share: f64,
@@ -50,6 +53,14 @@ pub struct Scenario {
     /// Marks that a campaign must reach.
     #[serde(default)]
     pub promises: Vec<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct BigValues {
+    /// Of all values.
+    pub share: f64,
+    pub bytes: [u64; 2],
 }
 
 fn two() -> u64 {
@@ -246,6 +257,7 @@ impl Scenario {
             sizes.latency_low_us,
             sizes.latency_spread_us,
             self.value_bytes,
+            self.big_values.as_ref().map_or([0, 0], |big| big.bytes),
         ];
         let some =
             [sizes.scrub_ms, sizes.quota_bytes, sizes.retain_revisions, sizes.retain_ms, sizes.compare_ms];
@@ -265,7 +277,8 @@ impl Scenario {
         if sizes.latency_spread_us[0] == 0 || sizes.election_ms[0] < 5 * sizes.heartbeat_ms[1] {
             return Err("latency_spread_us > 0, election_ms at least 5 times heartbeat_ms");
         }
-        if ![self.swarm_off, self.fixed_member_share].iter().all(|share| (0.0..=1.0).contains(share)) {
+        let big = self.big_values.as_ref().map_or(0.0, |big| big.share);
+        if ![self.swarm_off, self.fixed_member_share, big].iter().all(|share| (0.0..=1.0).contains(share)) {
             return Err("shares lie between 0 and 1");
         }
         Ok(())

@@ -324,10 +324,21 @@ impl OpDraw<'_> {
     fn value(&mut self) -> String {
         self.count += 1;
         let mut value = format!("{}-{}", self.client, self.count);
-        let padding = self.dice.between(self.scenario.value_bytes[0], self.scenario.value_bytes[1]);
+        let big = self.scenario.big_values.as_ref().filter(|big| self.dice.chance(big.share));
+        let [low, high] = big.map_or(self.scenario.value_bytes, |big| big.bytes);
+        let padding = self.dice.between(low, high) as usize;
         if padding > 0 {
             value.push('-');
-            value.extend(std::iter::repeat_n('x', padding as usize));
+        }
+        let length = value.len() + padding;
+        if big.is_some() {
+            // No two sectors of it are alike: one that lands in another's place is seen.
+            for at in 0..padding.div_ceil(8) {
+                value.push_str(&format!("{at:08}"));
+            }
+            value.truncate(length);
+        } else {
+            value.extend(std::iter::repeat_n('x', padding));
         }
         value
     }
