@@ -186,6 +186,14 @@ async fn try_live(script: &Script, progress: &Shared, life: usize) -> Result<(),
                 locked(progress).durable = position.index;
                 store.defragment().await;
             }
+            Step::DefragmentAhead => {
+                let commit = async {
+                    pass(Duration::from_millis(1)).await;
+                    applier.commit().await
+                };
+                let (_, position) = futures::future::join(store.defragment(), commit).await;
+                locked(progress).durable = position?.index;
+            }
             Step::Rest(ms) => pass(Duration::from_millis(*ms)).await,
         }
     }

@@ -23,10 +23,21 @@ pub enum Step {
     /// Waits until physical compaction is done.
     Compacted,
     Defragment,
+    /// The same, begun before what is applied is committed: the checkpoint meets an open page.
+    DefragmentAhead,
     /// Gives tasks of the store so much time, in ms.
     Rest(u64),
     /// Takes the peer's snapshot of the store as of this index.
     Install(u64),
+}
+
+/// What sets a script apart from others: each is thorough in few things.
+#[derive(Clone, Copy)]
+struct Habits {
+    /// Some values are larger than a page can be.
+    big: bool,
+    /// Cleans in the middle of other things.
+    hasty: bool,
 }
 
 /// What a store must hold once it applied up to an entry.
@@ -62,9 +73,10 @@ impl Script {
             model: Model::new(),
             snapshot: Vec::new(),
         };
+        let habits = Habits { big: dice.chance(0.25), hasty: dice.chance(0.3) };
         let (install_at, ahead) = (entries / 2, (entries / 6).max(2));
         for index in 1..=entries {
-            let call = call(&mut dice, &model);
+            let call = call(&mut dice, &model, habits);
             let compacts = matches!(call, Call::Compact(_));
             // What it answers does not matter here: a refused one changes nothing.
             drop(model.apply(&call));
@@ -82,6 +94,9 @@ impl Script {
                 5 => Some(Step::Rest(dice.between(5, 120))),
                 6 => Some(Step::Defragment),
                 7 if compacts => Some(Step::Compacted),
+                8 if habits.hasty => Some(Step::DefragmentAhead),
+                // Copies are made while records go.
+                9..12 if habits.hasty && compacts => Some(Step::Defragment),
                 _ => None,
             };
             script.steps.extend(further);
@@ -153,11 +168,11 @@ fn value(dice: &mut Dice, length: u64) -> bytes::Bytes {
     words.take(length as usize).collect()
 }
 
-fn call(dice: &mut Dice, model: &Model) -> Call {
+fn call(dice: &mut Dice, model: &Model, habits: Habits) -> Call {
     let key = |dice: &mut Dice| bytes::Bytes::from(format!("k{}", dice.below(7)));
     let put = |dice: &mut Dice| {
         // A few are longer than any place in a page can be far.
-        let most = if dice.chance(0.05) { 160_000 } else { 260 };
+        let most = if habits.big && dice.chance(0.08) { 160_000 } else { 260 };
         let length = dice.between(0, most);
         let value = value(dice, length);
         pb::PutRequest { key: key(dice), value, ..Default::default() }
