@@ -2,12 +2,12 @@
 
 use super::writer::{Turn, Written};
 use super::*;
-use crate::env::{Moment, Rng, clock::StoppedClock};
+use crate::env::{Rng, clock::StoppedClock};
 use crate::pagefile::test_disk::{Fate, TestDisk};
 use bytes::Bytes;
-use futures::{executor::block_on, future::BoxFuture};
+use futures::executor::block_on;
 use raft::{GetEntriesContext, Storage, StorageError, eraftpb::EntryType};
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 fn env(disk: &TestDisk, rng: &Rng) -> Env {
     Env { disk: Arc::new(disk.clone()), clock: Arc::new(StoppedClock), rng: rng.clone() }
@@ -519,13 +519,13 @@ struct EagerClock;
 
 #[cfg(not(madsim))]
 impl Clock for EagerClock {
-    fn now(&self) -> Moment {
-        Moment(0)
+    fn now(&self) -> crate::env::Moment {
+        StoppedClock.now()
     }
-    fn wall(&self) -> Duration {
-        Duration::ZERO
+    fn wall(&self) -> std::time::Duration {
+        StoppedClock.wall()
     }
-    fn sleep_until(&self, _at: Moment) -> BoxFuture<'static, ()> {
+    fn sleep_until(&self, _at: crate::env::Moment) -> futures::future::BoxFuture<'static, ()> {
         Box::pin(crate::env::task::yield_now())
     }
 }

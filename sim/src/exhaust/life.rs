@@ -23,11 +23,15 @@ pub const INDEX_DIR: &str = "/data/index";
 
 /// How often a life tries to open a store on a full disk.
 const OPEN_TRIES: usize = 50;
+/// A defragmentation makes its copies within so many ms.
+const COPIES_MS: u64 = 32;
 const SCRUB_INTERVAL: Duration = Duration::from_millis(400);
 
 /// What the lives of one run have come to.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
+    /// Where the accident is: what may come at any moment comes at another one for each.
+    pub place: u64,
     /// The highest index that was told durable.
     pub durable: u64,
     pub lives: usize,
@@ -162,10 +166,13 @@ async fn try_live(script: &Script, progress: &Shared, life: usize) -> Result<(),
             Step::Install(index) if applied < *index => {
                 // Both would put something in the place of what is there.
                 applier.commit().await?;
-                let both =
-                    futures::future::join(store.defragment(), applier.install(script.snapshot.clone()));
-                let position = both.await.1?;
-                locked(progress).durable = position.index;
+                let after_ms = locked(progress).place % COPIES_MS;
+                let install = async {
+                    pass(Duration::from_millis(after_ms)).await;
+                    applier.install(script.snapshot.clone()).await
+                };
+                let (_, position) = futures::future::join(store.defragment(), install).await;
+                locked(progress).durable = position?.index;
                 compare(&store, script, *index).await?;
             }
             Step::Install(_) => {}

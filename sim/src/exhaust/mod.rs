@@ -42,6 +42,18 @@ pub enum Accident {
     Rot(u64, Decay),
 }
 
+impl Accident {
+    fn place(self) -> u64 {
+        match self {
+            Accident::None => 0,
+            Accident::Kill(place)
+            | Accident::Power(place, _)
+            | Accident::Full(place)
+            | Accident::Rot(place, _) => place,
+        }
+    }
+}
+
 /// As the command line names them: `kill:439`, `power:440:prefix`, `full:3`, `rot:12:bit`.
 impl fmt::Display for Accident {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -228,6 +240,7 @@ fn once(script: &Arc<Script>, accident: Accident, journal: Option<&mut Vec<Strin
 
 async fn world(script: Arc<Script>, accident: Accident) -> Ran {
     let progress = Shared::default();
+    locked(&progress).place = accident.place();
     let lives = progress.clone();
     let init = move || {
         let (script, progress) = (script.clone(), lives.clone());

@@ -27,7 +27,7 @@ pub enum Step {
     DefragmentAhead,
     /// Gives tasks of the store so much time, in ms.
     Rest(u64),
-    /// Takes the peer's snapshot of the store as of this index.
+    /// Takes the peer's snapshot of the store as of this index while a defragmentation is under way.
     Install(u64),
 }
 
