@@ -5,7 +5,7 @@ mod space;
 
 use super::{Metrics, Service, Settings, entrance, fake::Fake, service::Entrance};
 use crate::{
-    env::{Clock, Moment},
+    env::clock::StoppedClock,
     machine::Refusal,
     mvcc,
     replica::{ProposeError, ReadIndexError},
@@ -13,31 +13,15 @@ use crate::{
 use ::http::{HeaderMap, Method, Request, Response};
 use axum::body::Body;
 use bytes::{BufMut, Bytes, BytesMut};
-use futures::future::BoxFuture;
 use http_body_util::BodyExt;
 use prost::Message;
 use quorate_proto::{
     etcdserverpb::{self as pb, request_op},
     grpc::health::v1::{HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse},
 };
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 use tonic::{Code, Status};
 use tower::ServiceExt;
-
-/// A clock on which no time passes.
-struct Still;
-
-impl Clock for Still {
-    fn now(&self) -> Moment {
-        Moment(0)
-    }
-    fn wall(&self) -> Duration {
-        Duration::ZERO
-    }
-    fn sleep_until(&self, _: Moment) -> BoxFuture<'static, ()> {
-        Box::pin(std::future::ready(()))
-    }
-}
 
 struct Port {
     member: Fake,
@@ -51,8 +35,11 @@ impl Port {
 
     fn with(settings: Settings) -> Port {
         let member = Fake::default();
-        let service =
-            Service { backend: member.clone(), metrics: Arc::new(Metrics::new()), clock: Arc::new(Still) };
+        let service = Service {
+            backend: member.clone(),
+            metrics: Arc::new(Metrics::new()),
+            clock: Arc::new(StoppedClock),
+        };
         Port { member, entrance: entrance(service, settings) }
     }
 
