@@ -118,6 +118,8 @@ pub(super) async fn open(
     let ground = Ground { reader, cache: PageCache::new(options.cache_bytes) };
     let (defragment, requests) = mpsc::channel(cleaner::REQUESTS_MAX);
     let shared = Arc::new(Shared::new(state, ground, committed, defragment, env.clock.clone(), options));
+    // Before any commit or count is made: whoever looks at once is told what is there.
+    shared.set_written(file.size_written());
     let checkpoint = Arc::new(tokio::sync::Mutex::new(checkpoint));
     // One commit is written while the next gathers; more would only delay the mark.
     let (jobs_in, jobs) = mpsc::channel(2);

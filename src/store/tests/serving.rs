@@ -61,6 +61,7 @@ async fn cleaning_gives_space_back_and_changes_nothing() {
     assert!(after.0 <= after.1 * 2, "little is dead: {after:?}");
     let index = bench.index();
     let again = Bench::open(&disk.killed()).await.unwrap();
+    assert!(again.store.sizes().0 > 0, "what is there is told before any work is done");
     again.check(&model, "opened after cleaning").await;
     assert_eq!(&again.index()[24..], &index[24..]);
     drop(again);
